@@ -35,8 +35,7 @@ def need(module: str, what: str, extra: str, instead: str = "") -> None:
 
 
 def when_imported(name: str, call: Callable[[], object]) -> None:
-    """Calls `call` as soon as a module is imported, by whomever; now, if it is. Of a module, only the last call is
-    kept."""
+    """Calls `call` once a module is imported, by whomever; now, if it is. The last call for a module counts."""
     with _lock:
         if name not in sys.modules:
             _watch().calls[name] = call

@@ -63,8 +63,7 @@ def of_step(name: str) -> AbstractContextManager[None]:
 
 
 def of_recipe(parameters: Mapping[str, Any], steps: Mapping[str, Collection[str]]) -> AbstractContextManager[None]:
-    """Says that what runs within it was asked for by the parameters of a recipe, which gives its `steps` options of
-    these names."""
+    """Says that what runs within it was asked for by these parameters of a recipe, whose `steps` have these options."""
     return _set(_RECIPE, (parameters, steps, _GIVEN.get()))
 
 

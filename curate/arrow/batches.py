@@ -18,8 +18,7 @@ FIRST_BLOCK_BYTES = 1 << 20
 
 
 def sized(tables: Iterator[pa.Table], block_bytes: int) -> Iterator[pa.Table]:
-    """Yields the rows in blocks that reach a size: `FIRST_BLOCK_BYTES` for the first, twice that for the next, and so
-    on to `block_bytes`.
+    """Yields the rows in blocks that reach a size: first `FIRST_BLOCK_BYTES`, then twice that, up to `block_bytes`.
 
     So the first rows are there soon, and most blocks are large. Which rows a block has depends on nothing else but
     their schema, which all of them have.

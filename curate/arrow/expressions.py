@@ -162,8 +162,7 @@ def _with_wide_literals(data: bytes, schema: pa.Schema) -> Any:
 
 
 def _with_literals(expression: Any, wider: Callable[[pa.Array], pa.Array | None]) -> Any:
-    """Returns an expression with what `wider` makes of its literals, which are arrays of one; None leaves one as it
-    is."""
+    """Returns an expression with what `wider` makes of its literals, arrays of one; None leaves one as it is."""
     _, (data,) = expression.__reduce__()
     literals = pa.ipc.open_file(data).get_batch(0)
     made = [(at, found) for at, one in enumerate(literals.columns) if (found := wider(one)) is not None]
@@ -211,8 +210,7 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
 
 
 def types_of(expressions: Iterable[tuple[str, Any]], schema: pa.Schema) -> list[pa.DataType]:
-    """Returns the types of expressions over rows of `schema`, each beside where it is. Raises ConfigError for the first
-    that has none."""
+    """Returns the types of expressions over rows of `schema`, with their places. Raises ConfigError for one without."""
     known = Columns(schema)
     return [_type_of(one, known, where) for where, one in expressions]
 

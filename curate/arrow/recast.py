@@ -149,8 +149,7 @@ def list_array(element: pa.Array, lengths: np.ndarray[Any, Any], mask: pa.Array,
 
 
 def sized_lists(element: pa.Array, type: pa.DataType, count: int, mask: pa.Array | None = None) -> pa.Array:
-    """Returns `count` lists of one size, null where the mask is true. Arrow divides by that size, and the process ends
-    where it is none."""
+    """Returns `count` lists of one size, null where the mask is true. Arrow divides by that size: of 0, it crashes."""
     if type.list_size:
         return pa.FixedSizeListArray.from_arrays(element, type=type, mask=mask)
     return pa.array([[]] * count if mask is None else [None if null else [] for null in mask.to_pylist()], type)

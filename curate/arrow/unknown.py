@@ -39,8 +39,7 @@ def rounds(number: int) -> bool:
 
 
 def find_nulls(columns: Iterable[pa.Array | pa.ChunkedArray], schema: pa.Schema, misfits: dict[int, str]) -> None:
-    """Adds to `misfits` the rows with a null where the schema has none, at any depth; a row that is there already keeps
-    its reason."""
+    """Adds to `misfits` the rows with a null where the schema has none, at any depth; those there keep their reason."""
     if not _strict(schema):
         return
     for field, column in zip(schema, columns, strict=True):
@@ -77,8 +76,7 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def is_blank(table: pa.Table) -> bool:
-    """Returns whether a table has neither columns nor rows: user functions, which were to make its columns, left no
-    row to tell them by."""
+    """Returns whether a table has neither columns nor rows: user functions left no row to tell the columns by."""
     return not table.num_columns and not table.num_rows
 
 

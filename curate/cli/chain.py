@@ -284,8 +284,7 @@ def show(
     as_json: bool,
     cost: Cost | None = None,
 ) -> None:
-    """Prints the steps of a chain, a line each, with what a run would do and what is out of date; and what it will
-    cost."""
+    """Prints the steps of a chain, a line each: what a run would do, what is out of date; and what it will cost."""
     from curate.chain.plan import kept
 
     if as_json:

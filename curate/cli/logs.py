@@ -27,8 +27,7 @@ _LONG = ("exception", "stack")
 
 
 def show_logs(output: str, clock: Clock, *, shard: str | None, run: str | None, follow: bool, as_json: bool) -> int:
-    """Prints the lines of a run's workers, merged by time; of a job with exchanges, stage after stage. Returns the exit
-    code.
+    """Prints the lines of a run's workers by time; with exchanges, stage after stage. Returns the exit code.
 
     Followed: what comes later too, as it is published, until no run is at work any more.
     """

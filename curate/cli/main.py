@@ -1,5 +1,4 @@
-"""`curate`: runs jobs and looks at them. Looking needs no cluster, only read access to outputs. Imports late, to start
-fast."""
+"""`curate`: runs jobs, and looks at them with read access to outputs alone. Imports late, to start fast."""
 
 from __future__ import annotations
 

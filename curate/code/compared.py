@@ -315,8 +315,7 @@ def _state_of(value: Any) -> Any:
 
 
 def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:
-    """Returns the attributes that a class of the user's asks of its objects, and sets only as they are made; `WHOLE` if
-    it hands these on."""
+    """Returns the attributes that a class asks of its objects, and sets only as they are made; `WHOLE` if handed on."""
     used = list(of_self(cls, sources))
     changed = {name for name, how in used if how == "set"}
     return {name: None for name, how in used if how == "asked" and name not in changed}

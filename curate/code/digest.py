@@ -87,8 +87,7 @@ def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
 
 @contextmanager
 def _refusing(what: str, instead: str) -> Iterator[None]:
-    """Refuses what has no text that stands for it with a ConfigError; leaves it out where nothing can be done
-    `instead`."""
+    """Refuses what no text stands for with a ConfigError; leaves it out where nothing can be done `instead`."""
     try:
         yield
     except (Unhashable, RecursionError) as error:

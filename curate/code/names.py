@@ -42,8 +42,7 @@ AROUND = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 
 
 def globals_read(codes: Sequence[types.CodeType], loads: Sequence[str] = _GLOBAL) -> Read:
-    """Returns the global names that compiled code reads, or those of functions `AROUND` it, each with the attributes
-    that it asks of them."""
+    """Returns the global names that code reads, or functions `AROUND` it, with the attributes that it asks of them."""
     found: Read = {}
     queue = list(codes)
     for code in queue:
@@ -119,8 +118,7 @@ def globals_changed(node: ast.AST) -> Iterator[str]:
 
 
 def changes(node: ast.AST) -> str:
-    """Returns the name of what an expression changes, with the attribute where that alone is set; empty if it changes
-    nothing."""
+    """Returns the name of what an expression changes, with the attribute if only that is set; empty if nothing."""
     match node:
         case ast.Attribute(ast.Name(name), str(attribute), ast.Store() | ast.Del()):
             return f"{name}.{attribute}"

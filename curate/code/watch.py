@@ -46,8 +46,7 @@ def watched(callables: Iterable[Any]) -> Iterator[None]:
 
 
 def _changes_little(value: Any) -> bool:
-    """Returns whether a callable can reach anything that changes, which most cannot, and so little in all that to look
-    at it takes milliseconds."""
+    """Returns whether a callable can reach anything that changes. Most cannot, and can be looked at in milliseconds."""
     queue, seen, changes = [value], set[int](), False
     for one in queue:
         if type(one) in PLAIN or id(one) in seen or is_a(one, types.BuiltinFunctionType):

@@ -141,8 +141,7 @@ class Functions(Base):
 
     @shows_keywords(UdfOptions)
     def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
-        """Adds a column computed by a pyarrow.compute expression, as the last one; one of that name is replaced in
-        place.
+        """Adds a column computed by a pyarrow.compute expression as the last one; replaces one of that name in place.
 
         `expr` may also be a function of batches, as for `add_column`: tables, or what its parameter is annotated as.
         Raises ConfigError for anything else, and for an expression that does not fit the columns.
@@ -188,8 +187,7 @@ class Functions(Base):
         keep_positions: bool = False,
         **options: Unpack[UdfOptions],
     ) -> Self:
-        """Keeps the rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the
-        row.
+        """Keeps rows for which `fn` is true: a pyarrow.compute expression (also as `expr`), or a function of the row.
 
         Rows where an expression is null are dropped. A write counts dropped rows under `reason`. First expressions over
         columns of Parquet files, or of their folders, are pushed into the read: row groups that cannot match are not

@@ -133,8 +133,7 @@ class Rowwise(Base):
         return self._with(with_attributes(self._plan, found))
 
     def limit(self, limit: int) -> Self:
-        """Keeps the first `limit` rows. When consumed, work beyond them is stopped, and later steps run in this
-        process.
+        """Keeps the first `limit` rows. When consumed, work beyond them stops, and later steps run in this process.
 
         A write of files or rows in memory counts once how far the limit reaches, and records that. An exchange, a zip
         or a checkpoint before it is made completely; for `sort` and up to 65,536 rows, each map shard keeps no more

@@ -173,8 +173,7 @@ class Writing(Base):
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_tfrecords(self, path: str | os.PathLike[str], **options: Unpack[WriteOptions]) -> Summary:
-        """Writes one TFRecord file of `tf.train.Example` records for each input shard below `path`; all else is as for
-        `write_parquet`.
+        """Writes one TFRecord file of `tf.train.Example` for each input shard below `path`; else as `write_parquet`.
 
         Columns have text, bytes, integers, 32-bit floats, or lists of one of these; other types are refused, 64-bit
         floats too. Null is a feature that is missing. Files are compressed with gzip, because the record of the shard
@@ -190,8 +189,7 @@ class Writing(Base):
 
     @shows_keywords(WriteOptions, WRITE_DEFAULTS)
     def write_numpy(self, path: str | os.PathLike[str], *, column: str, **options: Unpack[WriteOptions]) -> Summary:
-        """Writes `column` as one array of numpy (`.npy`) for each input shard below `path`; all else is as for
-        `write_parquet`.
+        """Writes `column` as one numpy array (`.npy`) for each input shard below `path`; else as `write_parquet`.
 
         Rows are the first dimension. The column has numbers, or tensors or lists of numbers, all of one shape. Null and
         another shape fail the shard, and other types are refused. Until the last row is known, the values wait in a
@@ -272,7 +270,6 @@ class Writing(Base):
             return run(stage, replace(asked, inputs=stage.inputs)).raise_unless_complete(AFTER_FIXING)
 
     def _partitioned(self, columns: Sequence[str]) -> Self:
-        """Returns the rows by the values of these columns, each output in their folders, which say them: without the
-        columns."""
+        """Returns the rows by the values of these columns, in folders that say them: without the columns."""
         names = key_columns("partition_cols", columns)
         return self._exchange(Partitioned(names))._apply(Drop(names))

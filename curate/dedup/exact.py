@@ -75,8 +75,7 @@ class Parts:
 
 
 class Compared(Protocol):
-    """What is compared, and which of those that are equal is kept: the first or the last in input order, or that with
-    the largest priority."""
+    """What is compared, and which of equal ones is kept: the first, the last, or that with the largest priority."""
 
     @property
     def name(self) -> str:

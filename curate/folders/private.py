@@ -26,8 +26,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def place(variable: str) -> str:
-    """Returns the folder that SCRATCH or CACHE names, else a folder of this user's among the temporaries. It need not
-    exist."""
+    """Returns the folder that SCRATCH or CACHE names, else one of this user's among the temporaries, there or not."""
     default = os.path.join(tempfile.gettempdir(), f"{_NAMES[variable]}-{os.geteuid()}")
     return os.path.abspath(os.environ.get(variable) or default)
 

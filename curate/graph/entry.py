@@ -105,8 +105,7 @@ def _checked(stage: Stage, options: RunOptions, backend: Backend | None) -> tupl
 
 @contextmanager
 def _written_down(signals: Signals, options: RunOptions) -> Iterator[None]:
-    """Has a program that leaves SIGTERM and SIGHUP to the system end of them as it would, once its run has written down
-    that it was interrupted."""
+    """Lets SIGTERM and SIGHUP end a program as the system would, once its run has noted that it was interrupted."""
     left = () if options.handle_signals or current_thread() is not main_thread() else (signal.SIGTERM, signal.SIGHUP)
     numbers = [number for number in left if signal.getsignal(number) is signal.SIG_DFL]
     came: list[int] = []

@@ -66,8 +66,7 @@ def _packed(manifest: Any) -> bytes:
 
 
 def read_inputs(ledger: Ledger, job: Mapping[str, Any]) -> Inputs | None:
-    """Returns the inputs that a job has: `job`, as `read_job` returned it; None if their list is not there. Raises
-    ConfigError."""
+    """Returns the inputs of `job`, as `read_job` returned it; None if their list is missing. Raises ConfigError."""
     try:
         return inputs_in(ledger.read_inputs(job.get("inputs", layout.inputs_of("?"))))
     except ObjectNotFound:

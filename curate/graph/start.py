@@ -210,8 +210,7 @@ def is_complete(job: StagedJob) -> bool:
 
 
 def begin(job: StagedJob, options: RunOptions, clock: Clock, run_id: str) -> tuple[Stage, RunOptions]:
-    """Begins the job, or adopts how another driver began it; takes new inputs. Returns its last stage, with its seed,
-    and how to run it.
+    """Begins the job, or adopts how another driver began it; takes new inputs. Returns its last stage and the options.
 
     In an order in which a kill between any two calls leaves what the next run can go on from. Raises ConfigError.
     """
@@ -365,8 +364,7 @@ def take_back(job: StagedJob, options: RunOptions, clock: Clock, run_id: str, re
 
 
 def sweep(store: Store, output: str, known: set[str] | None = None) -> None:
-    """Removes what stages made, wherever. `known`: stages of which something is in the output's store; None: that was
-    not looked at."""
+    """Removes what stages made, wherever. `known`: stages in the output's store; None: that was not looked at."""
     # What this process has mapped into memory would take its room on the disk until it ends.
     opened.cache_clear()
     root = stages_root(output, alone=False)

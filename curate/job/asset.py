@@ -50,8 +50,7 @@ class Asset:
         return f"Asset({self.uri!r})"
 
     def resolve(self, store: Store, given_as: str = "the parameter") -> None:
-        """Looks the object up: one small call. Raises ConfigError, which names what it was given as, if it does not
-        exist."""
+        """Looks the object up: one small call. Raises ConfigError, which names the argument, if there is none."""
         try:
             self.object = store.stat(self.uri)
         except ObjectNotFound as error:

@@ -31,8 +31,7 @@ def unguarded(what: str) -> ConfigError:
 
 
 def origin_of(cls: type, parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns where a job of a class comes from, as JSON values: file, class, parameters, and the settings that it was
-    given.
+    """Returns where a job of a class comes from, as JSON values: file, class, parameters, settings.
 
     Of a secret, `parameters` has the name of its environment variable. Without a file (a notebook) `script` is empty.
     """

@@ -195,8 +195,7 @@ class Liveness(Enum):
 
 
 def first_look(beat: Heartbeat, process: ProcessState, now: float, silent_s: float = LONG_SILENT_S) -> Liveness:
-    """Returns what a run is taken for at once, by what is known of its process; after `silent_s` seconds of silence it
-    is gone."""
+    """Returns what a run is taken for at once, by its process; after `silent_s` seconds of silence it is gone."""
     if not beat.running or process is ProcessState.GONE:
         return Liveness.GONE
     if process is ProcessState.ALIVE:

@@ -64,8 +64,7 @@ class Processes:
         """Files of these."""
 
     def load(self, programs: Sequence[bytes]) -> None:
-        """Ends all processes; those that are forked from now on run one of these pickled programs, and have what it
-        imports."""
+        """Ends all processes; those that are forked from now on run one of these pickled programs, imports included."""
         self.close()
         self._programs = list(programs)
         self._attach()

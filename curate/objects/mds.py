@@ -90,8 +90,7 @@ def encode_array(values: bytes, length: int) -> bytes:
 
 
 def encode_head(columns: Sequence[tuple[str, str, int | None]], sizes: Sequence[int]) -> bytes:
-    """Returns what a shard begins with, whose samples have these sizes in bytes. Raises ConfigError if they are more
-    than 32 bits can count."""
+    """Returns the head of a shard with samples of these sizes. Raises ConfigError for more than 32 bits can count."""
     config = orjson.dumps(described(columns), option=orjson.OPT_SORT_KEYS)
     begin = 4 + 4 * (len(sizes) + 1) + len(config)
     offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]) + begin

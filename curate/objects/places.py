@@ -38,8 +38,7 @@ def placed_schema(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
 def with_places(
     tables: Iterator[pa.Table], shard: Shard, numbers: RowNumbers, names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yields the rows that are read of a shard with their places; `numbers` are those of the rows, as far as they are
-    read."""
+    """Yields the rows that are read of a shard with their places; `numbers`: those of the rows, as far as read."""
     read = 0
     for table in tables:
         rows = numbers.between(read, read + table.num_rows) - 1

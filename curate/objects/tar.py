@@ -108,8 +108,7 @@ def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _
 
 
 def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes], bool]]:
-    """Yields the files of an archive: their names, what reads each before the next one is asked for, and whether it is
-    a link."""
+    """Yields the files of an archive: name, what reads it before the next is asked for, and whether it is a link."""
     with _naming(source.uri):
         stream = buffered(source)
         with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, errors="replace") as archive:

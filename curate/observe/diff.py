@@ -115,8 +115,7 @@ def compare_outputs(left: str, right: str, id_column: str | None, now: float) ->
 
 
 def facts_of(found: FoundJob, now: float) -> OutputFacts:
-    """Returns what is compared of an output. Where its ledger has no schema, the first outputs are read for it, until
-    one tells columns."""
+    """Returns what is compared of an output. Without a schema in its ledger, outputs are read until one has columns."""
     status = status_of(found, now)
     schema = _schema_of(found)
     return OutputFacts(
@@ -131,8 +130,7 @@ def facts_of(found: FoundJob, now: float) -> OutputFacts:
 
 
 def _schema_of(found: FoundJob) -> pa.Schema | None:
-    """Returns the schema of an output as its files have it: the types of JSON lines and CSV are null. None if they do
-    not tell."""
+    """Returns the schema of an output by its files: types of JSON lines and CSV are null. None if they do not tell."""
     ranks, (format, codec) = found.matched.done.nonzero()[0].tolist(), found.written_as
     if format not in OFFERED or not ranks:
         return None
@@ -279,8 +277,7 @@ def row_difference(left: pa.Table, right: pa.Table) -> RowDifference:
 
 
 def _with_no_ids(ids: pa.Table) -> pa.Table:
-    """Returns ids with which of them are null: a join finds no pairs of nulls, and what is shown of one may be a text
-    that is an id, too."""
+    """Returns ids with which of them are null: a join finds no pairs of nulls, and "null" may be an id, too."""
     return ids.set_column(0, "id", ids["id"].fill_null("null")).append_column(_NO_ID, pc.is_null(ids["id"]))
 
 

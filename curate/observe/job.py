@@ -299,8 +299,7 @@ def find_stages(found: FoundJob, beat: Heartbeat | None = None) -> StageView:
 
 
 def find_shard(output: str, shard_id: str) -> tuple[FoundJob, str, str, StageView]:
-    """Returns the job that a shard is of, or the stage of it; the key of that; what the shard is called there; and all
-    stages.
+    """Returns the job or stage of a shard, its key, what the shard is called there, and all stages.
 
     A shard of a stage before the last one is called by the stage's key and its own id, with a slash in between; by its
     own id alone too, as long as no other stage has one of that name. Raises as `find_job` does, and ConfigError for a

@@ -214,8 +214,7 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
 
 
 def _reopened(found: FoundJob) -> bool:
-    """Returns whether a job that was complete when it was listed is not so any more, or again: a run has removed its
-    summary since."""
+    """Returns whether a job that was complete when listed is not any more, or again: its summary was removed since."""
     return is_another(found.ledger.store, found.ledger.uri(layout.SUMMARY), found.listing.summary)
 
 

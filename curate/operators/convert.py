@@ -238,8 +238,7 @@ def _is_category(type: pa.DataType) -> bool:
 
 
 def _is_index(array: pa.DictionaryArray) -> bool:
-    """Returns whether pandas takes the values of a dictionary for categories: no null, no NaN, and none twice, which
-    the two zeros are."""
+    """Returns whether pandas takes the values of a dictionary for categories: no null or NaN, none twice (0 and -0)."""
     values = array.dictionary
     if values.null_count or not pt.is_floating(values.type):
         return not values.null_count and len(values.unique()) == len(values)

@@ -1,5 +1,4 @@
-"""What other libraries hold, given in place of rows or of a dataset, and what they call its methods: for each, what to
-write."""
+"""What other libraries hold, given for rows or a dataset, and what they call its methods: what to write instead."""
 
 from __future__ import annotations
 

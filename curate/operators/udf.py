@@ -319,8 +319,7 @@ def _placement(method: str, udf: Udf, options: UdfOptions) -> Placement:
 
 
 def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
-    """Returns the pool that `compute` is, or that `concurrency` says the size of. Raises ConfigError for both, and for
-    what says neither."""
+    """Returns the pool that `compute` is, or of `concurrency` actors. Raises ConfigError for both, and for neither."""
     if compute is not None and not isinstance(compute, ActorPool):
         raise ConfigError(f"{method}(compute={compute!r}) is not a curate.ActorPool; {instead_of_compute(compute)}")
     if concurrency is None:

@@ -1,5 +1,4 @@
-"""An exception that user code raised in another process: recorded as a failure, and raised again as the original
-type."""
+"""An exception that user code raised in another process: recorded as a failure, raised again as the original type."""
 
 from __future__ import annotations
 

@@ -25,8 +25,7 @@ from curate.sources.protocol import FileListing
 
 
 def without_copies(rows: Plan, step: DropCopies | CutCopies) -> Plan:
-    """Returns the rows of a plan without those that are copies of others, or without the parts of texts that are. They
-    are read twice."""
+    """Returns the rows of a plan without copies of others, or without the parts of texts that are. Reads them twice."""
     rows = rereadable(rows)
     return Marked(rows, step, Exchanged((rows,), Chosen(step.same)))
 

@@ -69,8 +69,7 @@ def by_part(count: int, segments: Iterable[tuple[Ints, Ints]]) -> Iterator[Segme
 
 
 def evenly(order: Order, index: Index, count: int, first: int | None = None) -> list[EvenPart]:
-    """Returns `count` parts of all rows that have as many rows each, to one; or of the `first` of them. `order` has one
-    key at most."""
+    """Returns `count` parts of all rows, or of the `first` of them, equal to one row. `order` has one key at most."""
     if len(order.keys) > 1:
         raise ValueError(f"rows can be counted by one key at most, not by {len(order.keys)}")
     total = index.total_rows if first is None else min(first, index.total_rows)

@@ -212,8 +212,7 @@ def _frequent(column: Column) -> list[list[Any]]:
 
 
 def sources_of(corpus: Corpus, inputs: Mapping[str | None, Source]) -> list[dict[str, Any]]:
-    """Returns what each source has, those with the most rows first; and what share of its rows the job kept, where
-    what it had is known."""
+    """Returns what each source has, most rows first; and the share of its rows that the job kept, where known."""
     found = []
     for key in corpus.sources.keys() | inputs.keys():
         now, before = corpus.sources.get(key, Source()), inputs.get(key)

@@ -63,8 +63,7 @@ def ship(module: ModuleType, folder: str) -> None:
 
 
 def pickle_value(value: Any) -> bytes:
-    """Returns bytes of which `pickle.loads` makes `value` in another process of this machine; functions of the program
-    included.
+    """Returns bytes of which `pickle.loads` makes `value` in another process here; with functions of the program.
 
     Whatever a module has that can be imported there is referred to by name. Raises what pickling raises.
     """

@@ -101,8 +101,7 @@ class JobRecord:
                     self.check_writable(one, side)
 
     def check_writable(self, schema: pa.Schema | None, side: str | None = None) -> None:
-        """Raises ConfigError if rows of a schema cannot be written; None: nobody knows it. `side`: those of which extra
-        output."""
+        """Raises ConfigError if rows of a schema cannot be written; None: unknown. `side`: of that extra output."""
         if schema is not None:
             try:
                 self.make_writer(io.BytesIO(), schema)

@@ -165,8 +165,7 @@ def join(root: str, *parts: str) -> str:
 
 
 def room_for_name(root: str) -> int | None:
-    """Returns how many bytes the names of objects below `root` may have, in UTF-8; None where that is not known before
-    one is written.
+    """Returns how many UTF-8 bytes names of objects below `root` may have; None if unknown before one is written.
 
     >>> room_for_name("s3://bucket/out"), room_for_name("gs://bucket"), room_for_name("/out")
     (1020, 1024, None)

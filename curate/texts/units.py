@@ -44,8 +44,7 @@ class Sentences(Protocol):
     """Says where the sentences of a text are."""
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yields first characters, and those behind the last ones, of sentences in order; they may have blanks around
-        them."""
+        """Yields the first characters of sentences, and those behind the last ones, in order; blanks may be around."""
 
 
 def units(texts: pa.Array, unit: str, sentences: Sentences | None = None) -> Units:

@@ -197,8 +197,7 @@ def read_domains(path: str) -> Listed:
 
 
 def read_words(path: str) -> pa.Array:
-    """Returns the words of a file: their ASCII letters and digits, in lower case. Raises ConfigError as `read_list`
-    does."""
+    """Returns the words of a file: ASCII letters and digits, in lower case. Raises ConfigError as `read_list` does."""
     return letters(read_list(path, WORD)).unique().cast(pa.string())
 
 

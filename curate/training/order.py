@@ -184,8 +184,7 @@ class Order:
 
 
 def order_of(chunks: Chunks, sample_bytes: int, seed: int, shuffle_bytes: int) -> Order:
-    """Returns the order of a corpus whose windows have about `shuffle_bytes` bytes, and a few chunks at least; 0: as
-    the samples lie."""
+    """Returns the order of a corpus with windows of about `shuffle_bytes`, at least a few chunks; 0: as samples lie."""
     mean_bytes = max(1, chunks.total * sample_bytes // max(1, len(chunks)))
     # Unmixed, a window is what is read at a time.
     window = max(LEAST_CHUNKS if shuffle_bytes else 1, (shuffle_bytes or 16 * CHUNK_BYTES) // mean_bytes)

@@ -116,8 +116,7 @@ class Reading:
 
 
 def batches_after(epoch: int, number: int, batches: Batches) -> tuple[int, int]:
-    """Returns epoch and position of who has got `number` global batches of an epoch: after the last, the next epoch
-    begins.
+    """Returns epoch and position after `number` global batches of an epoch: after the last, the next epoch begins.
 
     >>> batches_after(0, 2, Batches(10, 4, True)), batches_after(0, 2, Batches(10, 4, False))
     ((1, 0), (0, 8))

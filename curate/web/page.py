@@ -85,8 +85,7 @@ class Extractor:
         return Page(charset, None if title is None else _encodable(title), _encodable(text))
 
     def check(self) -> None:
-        """Raises ConfigError for options with which a plain page cannot be extracted: such as those that its function
-        does not have."""
+        """Raises ConfigError for options with which no plain page can be extracted, or which its function lacks."""
         try:
             self.extracted(_SAMPLE)
         except Exception as error:  # whatever it raises, it would for each page

@@ -57,8 +57,7 @@ def json_lines(table: pa.Table, *, exact: bool = False) -> list[bytes]:
 
 
 def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:
-    """Returns the column's values as what `orjson` takes. Raises ConfigError for a map with a key twice, if
-    `exact`."""
+    """Returns the column's values for `orjson`. Raises ConfigError for a map with a key twice, if `exact`."""
     plain = plain_type(column.type)
     if not plain.equals(column.type) and contains(plain, is_told_as_text):
         column = decoded(column).cast(plain)

@@ -48,8 +48,7 @@ def _broken(value: pa.Scalar) -> bytes | None:
 
 
 class LinesWriter(ABC):
-    """Writes tables of one schema as lines of text, or other bytes of a few rows at a time; `close` adds the
-    record behind them."""
+    """Writes tables of one schema as lines, or other bytes of a few rows; `close` adds the record behind them."""
 
     format: ClassVar[str]
     """What it is called in messages."""

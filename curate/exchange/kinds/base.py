@@ -49,8 +49,7 @@ class Repartitioned(OneInput):
 
 @dataclass(frozen=True, slots=True)
 class Materialize(Limitable):
-    """Rows as they came, kept: what reads them several times does not make them again, and what is not made alike is
-    read alike."""
+    """Rows as they came, kept: who reads them several times does not make them again, and reads the same rows."""
 
     called: str = field(default="hold", compare=False)
     """What it is for, as people are told."""

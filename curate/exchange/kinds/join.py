@@ -130,8 +130,7 @@ class Keys:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """Returns the type that holds the values of two, which differ in width at most, or unit of time; None if there is
-    none.
+    """Returns the type for the values of two, which differ in width at most, or unit of time; None without one.
 
     >>> common_type(pa.int32(), pa.uint32()), common_type(pa.int64(), pa.string())
     (DataType(int64), None)

@@ -39,8 +39,7 @@ def is_array(head: bytes) -> bool:
 
 
 def stored_as_array(store: Store, object: Object) -> bool:
-    """Returns whether an object that is not compressed is a JSON array. Reads its first 64 KiB; one that is gone is
-    none."""
+    """Returns whether an uncompressed object is a JSON array, by its first 64 KiB; one that is gone is none."""
     try:
         return is_array(store.read(object.uri, 0, min(HEAD_BYTES, object.size)))
     except ObjectNotFound:
