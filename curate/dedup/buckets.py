@@ -25,7 +25,7 @@ from curate.dedup.minhash import band_hashes, of_twin, signatures, twin_hashes
 from curate.dedup.near import CLASS, OTHER, NearDedup
 from curate.dedup.pairs import SMALL, Ints, distinct_pairs, pairs_of_buckets, runs
 from curate.dedup.shingles import distinct
-from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
@@ -112,7 +112,7 @@ def _bands(*columns: Any) -> pa.Table:
     return pa.table([pa.array(np.ascontiguousarray(one)) for one in columns], schema=_BANDS)
 
 
-class _Together(ExchangeDefaults):
+class _Together(Exchange):
     __slots__ = ()
     near: NearDedup
     aligned = True

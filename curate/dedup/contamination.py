@@ -25,7 +25,7 @@ from curate.dedup.evaluation import Compared, Index
 from curate.dedup.exact import COUNT, DIGEST, Ints, first_places
 from curate.dedup.spans import Cut
 from curate.errors import ConfigError, refuse_other
-from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
@@ -188,7 +188,7 @@ _COMMON = pa.schema([(ROW_ID, pa.int64()), (DIGEST, pa.uint64())])
 
 
 @dataclass(frozen=True, slots=True)
-class Common(ExchangeDefaults):
+class Common(Exchange):
     """The exchange that counts the texts which have an n-gram, and tells their shards of those that too many have."""
 
     how: Decontamination

@@ -31,7 +31,7 @@ from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
 from curate.dedup import normalise
 from curate.errors import ConfigError, refuse_other
-from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.late_pandas import numbers
 from curate.operators.protocol import OperatorDefaults
@@ -227,7 +227,7 @@ class Digests(OperatorDefaults):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen(ExchangeDefaults):
+class Chosen(Exchange):
     """The exchange that brings what has one digest together and chooses which of it is kept."""
 
     same: Compared

@@ -12,7 +12,7 @@ import pyarrow as pa
 from curate.arrow.order import Order, SortKey
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
-from curate.exchange.protocol import ExchangeDefaults, OneInput
+from curate.exchange.protocol import Exchange, OneInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Materialize(Limitable):
         return table.slice(0, self.first)
 
 
-class Regrouping(ExchangeDefaults):
+class Regrouping(Exchange):
     """An exchange that brings rows of equal keys together, and makes other rows of them."""
 
     __slots__ = ()

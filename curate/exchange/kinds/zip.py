@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from curate.arrow.order import Order
 from curate.dataclass import dataclass
-from curate.exchange.protocol import ExchangeDefaults, ReducePart
+from curate.exchange.protocol import Exchange, ReducePart
 from curate.pipeline.shard_books import ShardBooks
 
 ZIPPED = "zipped"
@@ -45,7 +45,7 @@ def zipped_schema(found: Sequence[pa.Schema | None]) -> pa.Schema | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Zipped(ExchangeDefaults):
+class Zipped(Exchange):
     """Rows of several inputs side by side, in their order."""
 
     sides: int
