@@ -15,7 +15,7 @@ from typing import Any, Unpack, cast
 from curate.dataclass import dataclass
 from curate.errors import PoolFailed
 from curate.runtime.protocol import (
-    BackendDefaults,
+    Backend,
     BackendEvent,
     Block,
     BlockReady,
@@ -109,7 +109,7 @@ class _Pool:
         return PoolState(self.name, ready=1, starting=0, queued=0, busy=min(1.0, busy))
 
 
-class InlineBackend(BackendDefaults):
+class InlineBackend(Backend):
     """A backend of one slot that works when it is polled. Pieces end in the order in which they were launched.
 
     One task runs at a time, in this process, which has what it has: so nothing waits for an actor, a place or memory.

@@ -227,7 +227,8 @@ BackendEvent = Started | Message | BlockReady | TaskFinished
 
 
 class Backend(Protocol):
-    """Runs tasks of one program. Used by one thread."""
+    """Runs tasks of one program. Used by one thread. By default it starts nothing, has no pools, a place for all that
+    runs, and no bounds of memory."""
 
     name: str
 
@@ -237,6 +238,8 @@ class Backend(Protocol):
 
         Raises ConfigError if no node can ever hold one, or the pools would leave no room for one task.
         """
+        del resources, pools
+        return 0.0
 
     def load(
         self, program: Program, pools: Sequence[PoolSpec] = (), *, stopped: Callable[[], bool] = lambda: False
@@ -250,26 +253,32 @@ class Backend(Protocol):
 
     def pools(self) -> list[PoolState]:
         """Returns how the pools are doing."""
+        return []
 
     def held_up(self) -> frozenset[int]:
         """Returns the tasks that wait for actors of a pool which are at work on calls of others, as far as is known."""
+        return frozenset()
 
     def crowded_out(self) -> bool:
         """Returns whether tasks have had, for a while, what an actor needs of a pool that has none: all of them wait
         for it, and it for the end of one of them."""
+        return False
 
     def waits(self) -> str:
         """Returns, in words, what there has been no place for for a while; empty if there is one for everything."""
+        return ""
 
     def slots(self) -> int:
         """Returns how many tasks can run at once now. A node that is draining has none."""
 
     def largest_memory(self) -> int | None:
         """Returns the most bytes that one task can ask for on a node that lives or can be started, None if unknown."""
+        return None
 
     def slot_memory(self) -> int | None:
         """Returns the bytes that each slot has if those of its node share its memory, of the node where that is least;
         None if unknown."""
+        return None
 
     def alone(self) -> bool:
         """Returns whether all tasks run on this machine, now and later."""
@@ -292,29 +301,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Releases everything that was made since `start`. What runs tasks stays for the next run of this process."""
-
-
-class BackendDefaults:
-    """What a backend answers that starts nothing, has no pools, a place for all that runs and no bounds of memory."""
-
-    def start(self, resources: Resources, pools: Sequence[PoolSpec] = ()) -> float:
-        del resources, pools
-        return 0.0
-
-    def pools(self) -> list[PoolState]:
-        return []
-
-    def held_up(self) -> frozenset[int]:
-        return frozenset()
-
-    def crowded_out(self) -> bool:
-        return False
-
-    def waits(self) -> str:
-        return ""
-
-    def largest_memory(self) -> int | None:
-        return None
-
-    def slot_memory(self) -> int | None:
-        return None

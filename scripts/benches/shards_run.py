@@ -23,7 +23,7 @@ from curate.graph.entry import run
 from curate.job.shapes import FileJob
 from curate.late_pandas import import_pandas_late
 from curate.observe.job import ledger_status, read_status
-from curate.runtime.protocol import BackendDefaults, BackendEvent, Message, TaskEnd, TaskFinished
+from curate.runtime.protocol import Backend, BackendEvent, Message, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
 from curate.storage.listing import Columns, Listing, in_columns
 from curate.storage.protocol import LIST_PAGE, Object, Store
@@ -107,7 +107,7 @@ class Passing(FileJob):
         raise AssertionError(file.uri)
 
 
-class Instant(BackendDefaults):
+class Instant(Backend):
     """A backend of many slots, each of whose tasks is done when it is looked at."""
 
     name = "instant"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from curate.backends.make import make_backend
 from curate.errors import RetryLater, StreamFailed
 from curate.runtime.protocol import (
-    BackendDefaults,
+    Backend,
     BackendEvent,
     Block,
     BlockLostError,
@@ -88,7 +88,7 @@ class Made:
 
 
 @dataclass
-class Scripted(BackendDefaults):
+class Scripted(Backend):
     """A backend with slots of its own, whose tasks proceed, die and lose blocks at random, from a seed.
 
     The oldest launch gets a free slot first. A task that has a slot keeps it while its block is not taken.

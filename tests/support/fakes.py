@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from curate.runtime.protocol import (
-    BackendDefaults,
+    Backend,
     BackendEvent,
     LaunchOptions,
     PoolSpec,
@@ -27,7 +27,7 @@ NEVER_S = 600.0
 
 
 @dataclass
-class FakeBackend(BackendDefaults):
+class FakeBackend(Backend):
     """A backend whose polls answer what the test's `answer` says, with time passing by the clock.
 
     `answer` gets the tasks in flight, in launch order, as task -> payload, and returns the news of one poll. A poll
