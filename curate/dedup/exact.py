@@ -13,8 +13,9 @@ one for each shard: no digest is too heavy for a task.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -74,46 +75,48 @@ class Parts:
     """Where in that row it begins; None: it is the row."""
 
 
-class Compared(Protocol):
+class Compared(ABC):
     """What is compared, and which of equal ones is kept: the first, the last, or that with the largest priority."""
 
+    __slots__ = ()
+    method: str
+    """What the exchange is called in identities."""
+    of_parts: bool
+    """Whether parts of rows are compared, and have starts."""
+    keep: str
+    priority: str | None
+    id_column: str | None
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """What the exchange is called in plans and errors."""
 
     @property
-    def method(self) -> str:
-        """What the exchange is called in identities."""
-
-    @property
-    def of_parts(self) -> bool:
-        """Whether parts of rows are compared, and have starts."""
-
-    @property
-    def keep(self) -> str: ...
-
-    @property
-    def priority(self) -> str | None: ...
-
-    @property
-    def id_column(self) -> str | None: ...
+    @abstractmethod
+    def _named(self) -> tuple[str, ...]:
+        """The columns that are looked at."""
 
     @property
     def needed(self) -> set[str]:
-        """The columns that are looked at."""
+        """These, each once."""
+        return set(self._named)
 
+    @abstractmethod
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
 
+    @abstractmethod
     def parts(self, batch: pa.Table) -> Parts:
         """Returns what is compared of a batch."""
 
+    @abstractmethod
     def identity(self) -> Any:
         """Returns what decides what is kept, as JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExactDedup:
+class ExactDedup(Compared):
     """When rows are duplicates, and which of them is kept."""
 
     columns: tuple[str, ...]
@@ -131,7 +134,6 @@ class ExactDedup:
 
     @property
     def name(self) -> str:
-        """What it is called in plans and errors."""
         return f"dedup_exact({', '.join(map(repr, self.columns))})"
 
     @property
@@ -140,16 +142,10 @@ class ExactDedup:
         return self.keep == "first" and self.priority is None
 
     @property
-    def needed(self) -> set[str]:
-        """The columns that are looked at."""
-        return set(self._named)
-
-    @property
     def _named(self) -> tuple[str, ...]:
         return (*self.columns, *(one for one in (self.priority, self.id_column) if one is not None))
 
     def check(self, found: pa.Schema) -> None:
-        """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
         refuse_other("dedup_exact: keep", self.keep, KEEP)
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
@@ -175,7 +171,6 @@ class ExactDedup:
         return batch
 
     def identity(self) -> Any:
-        """Returns what decides which rows are kept, as JSON values."""
         versions = [hashing.VERSION, normalise.VERSION if self.normalised else None]
         return [list(self.columns), self.normalised, self.keep, self.priority, self.id_column, versions]
 

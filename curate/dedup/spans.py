@@ -30,7 +30,7 @@ from curate.arrow.recast import decoded, recast
 from curate.arrow.types import is_text, value_type
 from curate.dataclass import dataclass
 from curate.dedup import normalise
-from curate.dedup.exact import CHECK, KEPT_ID, KEPT_START, Ints, OfCopies, Parts, copies
+from curate.dedup.exact import CHECK, KEPT_ID, KEPT_START, Compared, Ints, OfCopies, Parts, copies
 from curate.dedup.normalise import CCNET, DATATROVE, EXACT, FORMS, in_form
 from curate.errors import ConfigError, refuse_other
 from curate.exchange.row_ids import first_row_id, row_ids
@@ -54,7 +54,7 @@ PUBLISHED = {PARAGRAPH: EXACT, LINE: CCNET, SENTENCES: DATATROVE}
 
 
 @dataclass(frozen=True, slots=True)
-class SpanDedup:
+class SpanDedup(Compared):
     """When parts of texts are duplicates, and what becomes of the texts."""
 
     column: str
@@ -88,18 +88,12 @@ class SpanDedup:
 
     @property
     def name(self) -> str:
-        """What it is called in plans and errors."""
         return f"{self.method}({self.column!r})"
 
     @property
     def compared_as(self) -> str:
         """What is compared of a unit."""
         return PUBLISHED.get(self.unit, EXACT) if self.form is None else self.form
-
-    @property
-    def needed(self) -> set[str]:
-        """The columns that are looked at."""
-        return set(self._named)
 
     @property
     def _named(self) -> tuple[str, ...]:
@@ -116,7 +110,6 @@ class SpanDedup:
             raise ConfigError.of_column(f"{told}; name another id column", self.column)
 
     def identity(self) -> Any:
-        """Returns what decides which parts are cut out, as JSON values."""
         versions = [hashing.VERSION, normalise.VERSION, units.VERSION]
         given = [self.unit, self.compared_as, self.sentences, self.words, self.min_unit_words, self.min_words]
         return [self.column, *given, self.id_column, versions]
@@ -128,7 +121,6 @@ class SpanDedup:
         )
 
     def parts(self, batch: pa.Table) -> Parts:
-        """Returns what is compared of a batch."""
         return self.windows(self.units(batch))[0]
 
     def windows(self, found: Units) -> tuple[Parts, Ints]:
