@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,38 +29,40 @@ from curate.late_pandas import numbers
 from curate.units import whole
 
 
-class Aggregate(Protocol):
-    """One value for each group."""
+class Aggregate(ABC):
+    """One value for each group. By default a partial result is one value, and the last one is what they come to."""
 
-    @property
-    def column(self) -> str | None:
-        """The column that it is of; None: it is of rows."""
-
-    @property
-    def function(self) -> str:
-        """What it is called."""
-
-    @property
-    def merges(self) -> bool:
-        """Whether partial results of a group can be merged before all are there."""
+    __slots__ = ()
+    function: str
+    """What it is called."""
+    column: str | None
+    """The column that it is of; None: it is of rows."""
+    merges = True
+    """Whether partial results of a group can be merged before all are there."""
 
     def identity(self) -> Any:
         """Returns what decides its values, as JSON values."""
+        return [self.function, self.column]
 
+    @abstractmethod
     def states(self, type: pa.DataType) -> list[pa.DataType]:
         """Returns the types of a partial result over a column of `type`. Raises ConfigError if it has none."""
 
     def begin(self, values: pa.Array) -> list[pa.Array]:
         """Returns the partial results of rows."""
+        return [_cast(values, self.states(values.type)[0])]
 
     def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
         """Returns the partial results of groups."""
+        raise NotImplementedError(f"{self.function} cannot merge values before it has all of them")
 
     def result(self, type: pa.DataType) -> pa.DataType:
         """Returns the type of its values."""
+        return self.states(type)[0]
 
     def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
         """Returns the values of groups, whose rows follow one another, from partial results."""
+        return self.merge(groups, states)[0]
 
 
 def output_name(aggregate: Aggregate) -> str:
@@ -72,35 +74,7 @@ def output_name(aggregate: Aggregate) -> str:
     return aggregate.function if aggregate.column is None else f"{aggregate.column}_{aggregate.function}"
 
 
-class _Partial(ABC):
-    """What most aggregates have in common: a partial result is one value, and the last one is what they come to."""
-
-    __slots__ = ()
-    function: str
-    column: str | None
-    merges = True
-
-    def identity(self) -> Any:
-        return [self.function, self.column]
-
-    @abstractmethod
-    def states(self, type: pa.DataType) -> list[pa.DataType]:
-        """Returns the types of its partial results."""
-
-    def begin(self, values: pa.Array) -> list[pa.Array]:
-        return [_cast(values, self.states(values.type)[0])]
-
-    def merge(self, groups: Groups, states: list[pa.Array]) -> list[pa.Array]:
-        raise NotImplementedError(f"{self.function} cannot merge values before it has all of them")
-
-    def result(self, type: pa.DataType) -> pa.DataType:
-        return self.states(type)[0]
-
-    def finish(self, groups: Groups, states: list[pa.Array]) -> pa.Array:
-        return self.merge(groups, states)[0]
-
-
-class _Counting(_Partial):
+class _Counting(Aggregate):
     __slots__ = ()
     function = "count"
 
@@ -136,7 +110,7 @@ class Count(_Counting):
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(_Partial):
+class Sum(Aggregate):
     """The sum: of signed numbers int64, of unsigned ones and booleans uint64, of floats double, of decimals one of 38
     digits, of durations one. Exact but for floats: SumOverflow is raised where it does not fit, or a partial result.
     """
@@ -182,7 +156,7 @@ class Sum(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class Extreme(_Partial):
+class Extreme(Aggregate):
     """The smallest (`min`) or largest (`max`) value."""
 
     column: str
@@ -207,7 +181,7 @@ class Extreme(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class Mean(_Partial):
+class Mean(Aggregate):
     """The mean, as a double: the sum of the values as doubles, by their number."""
 
     column: str
@@ -231,7 +205,7 @@ class Mean(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class Std(_Partial):
+class Std(Aggregate):
     """The standard deviation, as a double; null where there are not more values than `ddof`.
 
     A partial result is the number of values, their mean, and the sum of squares of what they differ by from it. They
@@ -277,7 +251,7 @@ class Std(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class First(_Partial):
+class First(Aggregate):
     """The first value, in the order of the rows, that is not null."""
 
     column: str
@@ -291,7 +265,7 @@ class First(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class CollectList(_Partial):
+class CollectList(Aggregate):
     """All values, nulls too, as a list in the order of the rows."""
 
     column: str
@@ -310,7 +284,7 @@ class CollectList(_Partial):
 
 
 @dataclass(frozen=True, slots=True)
-class Quantile(_Partial):
+class Quantile(Aggregate):
     """The value below which a part `q` of the values is, between two of them by a straight line, as a double; exact."""
 
     column: str
