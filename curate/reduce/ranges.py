@@ -30,7 +30,7 @@ from curate.reduce.cuts import Cut, Cuts, cuts, cuts_at, place
 from curate.reduce.even import EvenPart, SegmentRanges, evenly
 from curate.reduce.index import STEPS, Index, Ints, Side, read_side, together
 from curate.reduce.skew import heaviest, refusal
-from curate.sources.protocol import Piece, Projection, SourceDefaults, StoreOf
+from curate.sources.protocol import Piece, Projection, Source, StoreOf
 from curate.storage.protocol import Object
 from curate.tasks.books import LIMIT
 from curate.units import GIB, MIB
@@ -69,7 +69,7 @@ class OutputRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges(SourceDefaults):
+class Ranges(Source):
     """The rows of an exchange whose run files are there."""
 
     how: Exchange

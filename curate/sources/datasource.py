@@ -15,7 +15,7 @@ from curate.arrow.schema import conform
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Piece, Projection, StoreOf
+from curate.sources.protocol import Piece, Projection, Source, StoreOf
 from curate.sources.split import bundled
 from curate.units import require_json
 
@@ -80,7 +80,7 @@ class Datasource(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class UserSource:
+class UserSource(Source):
     """A `Datasource` whose shards are listed."""
 
     source: Datasource = field(repr=False)
@@ -128,9 +128,6 @@ class UserSource:
         given = (table.replace_schema_metadata(None) for table in self.source.read(data))
         tables = (kept(conform(table, self.schema, what)) for table in given)
         return counted(rechunk(tables, batch_rows), tally)
-
-    def count(self) -> int | None:
-        return None
 
 
 def user_source(source: Datasource, num_cpus: float | None = None) -> UserSource:

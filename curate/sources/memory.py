@@ -13,7 +13,7 @@ from curate.arrow.batches import combined, rechunk
 from curate.arrow.unknown import empty
 from curate.dataclass import dataclass, replace
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.sources.protocol import Piece, Projection, SourceDefaults, StoreOf
+from curate.sources.protocol import Piece, Projection, Source, StoreOf
 from curate.sources.split import bundled
 from curate.units import MIB
 
@@ -82,7 +82,7 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Range(SourceDefaults):
+class Range(Source):
     """The numbers from 0 on, as the column `id`."""
 
     rows: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -143,31 +143,38 @@ class Piece:
 
 
 class Source(Protocol):
-    """Where rows come from."""
+    """Where rows come from. By default a task reads one piece, whose id says it all."""
 
-    @property
-    def name(self) -> str:
-        """What it is called in plans."""
+    __slots__ = ()
+    if TYPE_CHECKING:
+        # Where these are fields of a dataclass, properties here would be their defaults.
+        @property
+        def name(self) -> str:
+            """What it is called in plans."""
 
-    @property
-    def found(self) -> pa.Schema:
-        """The schema of its rows."""
+        @property
+        def found(self) -> pa.Schema:
+            """The schema of its rows."""
 
-    @property
-    def num_cpus(self) -> float | None:
-        """CPUs that tasks hold that read it; None: as many as what follows asks for."""
+        @property
+        def num_cpus(self) -> float | None:
+            """CPUs that tasks hold that read it; None: as many as what follows asks for."""
 
     def pieces(self) -> Iterator[Piece]:
         """Yields its pieces, in the order of the rows."""
 
     def bundles(self) -> Iterator[tuple[Piece, ...]]:
         """Yields the pieces that one task reads, one after the other."""
+        for one in self.pieces():
+            yield (one,)
 
     def bare(self) -> Self:
         """Returns it without what only `pieces` needs: as tasks are given it."""
 
     def generation(self, data: Any) -> str:
         """Returns what changes whenever the rows of a piece do; empty where its id or the source says it all."""
+        del data
+        return ""
 
     def identity(self) -> Any:
         """Returns what decides the rows, as JSON values; of files, how they are read."""
@@ -180,26 +187,6 @@ class Source(Protocol):
 
     def count(self) -> int | None:
         """Returns how many rows there are; None if only reading them tells."""
-
-
-class SourceDefaults(ABC):
-    """The usual answers of a source: a task reads a piece, whose id says it all."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def pieces(self) -> Iterator[Piece]:
-        """Yields its pieces, in the order of the rows."""
-
-    def bundles(self) -> Iterator[tuple[Piece, ...]]:
-        for one in self.pieces():
-            yield (one,)
-
-    def generation(self, data: Any) -> str:
-        del data
-        return ""
-
-    def count(self) -> int | None:
         return None
 
 

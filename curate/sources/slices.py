@@ -19,7 +19,7 @@ from curate.formats.read.parquet_file import read_footer
 from curate.objects.bad_line import RejectedRow, RowNumbers
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks, counted
 from curate.sources.files import READERS, Files
-from curate.sources.protocol import FileListing, Piece, Projection, SourceDefaults, StoreOf
+from curate.sources.protocol import FileListing, Piece, Projection, Source, StoreOf
 from curate.storage.protocol import Object
 from curate.stores.open import open_store
 from curate.tasks.shard import Shard, SliceKind
@@ -46,7 +46,7 @@ class OutputSlices:
 
 
 @dataclass(frozen=True, slots=True)
-class Sliced(FileListing, SourceDefaults):
+class Sliced(FileListing, Source):
     """The rows of Parquet files as `count` pieces of as many rows each, to one."""
 
     files: Files
