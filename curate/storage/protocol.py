@@ -11,13 +11,13 @@ and one for each range it fetches on GCS.)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum
-from types import TracebackType
 from typing import BinaryIO, Protocol, Self
 
 from curate.dataclass import dataclass
-from curate.errors import GenerationMismatch
+from curate.errors import GenerationMismatch, StorageError
 
 LIST_PAGE = 1000
 """Objects in one page of a listing: the most that GCS gives."""
@@ -95,28 +95,47 @@ class Calls:
         return Calls(self.list, self.get, self.put, self.delete)
 
 
-class Writer(Protocol):
-    """Bytes on their way to one object, visible once `publish` is called; leaving the block before discards them."""
+class Writer(ABC):
+    """Bytes on their way to one object, visible once `publish` is called; leaving the block before discards them. A
+    store's own writer says how bytes are kept, made visible and dropped.
 
-    def write(self, data: bytes | memoryview, /) -> int:
-        """Appends `data`."""
+    It is file enough to be the sink of pyarrow, gzip, zstandard or csv.
+    """
 
-    def tell(self) -> int:
-        """Returns the number of bytes written so far."""
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._size = 0
+        self._closed = False
+        self._over = ""
+        """Generation of the object whose place the new one takes; empty: its name has to be free."""
 
     @property
     def closed(self) -> bool:
         """Whether the bytes were published or discarded."""
+        return self._closed
+
+    def write(self, data: bytes | memoryview, /) -> int:
+        """Appends `data`."""
+        self._check("written to")
+        count = self._append(data)
+        self._size += count
+        return count
+
+    def tell(self) -> int:
+        """Returns the number of bytes written so far."""
+        return self._size
 
     def flush(self) -> None:
         """Does nothing: bytes reach the store when they are published. There for libraries that flush their sink."""
+        self._check("flushed")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Does nothing: a library that closes its sink does not decide what becomes of the bytes; `publish` does."""
 
     def settle(self) -> bool:
         """Does ahead what `publish` would wait for, where that is apart from making the object visible; returns whether
         `publish` then waits for nothing. Nothing more is written after it."""
+        return False  # an upload makes the object visible
 
     def publish(self, over: str = "") -> Published:
         """Makes the object visible, whole, if and only if its name is free; compares contents if it is not.
@@ -124,12 +143,42 @@ class Writer(Protocol):
         With `over`, a generation, also if its name is taken by that one, whose place it takes at once: every reader
         sees one or the other. If they have the same content, what is there stays.
         """
+        self._check("published")
+        self._closed = True
+        self._over = over
+        return self._finish()
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self._drop()
+
+    def __del__(self) -> None:
+        # Missing if the constructor failed.
+        if not getattr(self, "_closed", True):
+            self._drop()
+
+    @abstractmethod
+    def _append(self, data: bytes | memoryview) -> int:
+        """Keeps the bytes; returns how many."""
+
+    @abstractmethod
+    def _finish(self) -> Published:
+        """Publishes, and lets go of everything whether or not that succeeds."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Lets go of everything. Called at most once, and not after `_finish`."""
+
+    def _drop(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._discard()
+
+    def _check(self, what: str) -> None:
+        if self._closed:
+            raise StorageError(f"{self._uri}: {what} after it was published or discarded; open a new writer")
 
 
 class Store(Protocol):

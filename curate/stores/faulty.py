@@ -13,7 +13,6 @@ from curate.clock import Clock, SystemClock
 from curate.requests.retry import Retry
 from curate.storage.faults import ENVIRONMENT, Fault, Faults, When, parse_faults
 from curate.storage.protocol import Calls, Object, Outcome, Published, Store, Writer
-from curate.storage.writer import BaseWriter
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -119,7 +118,7 @@ class FaultyStore(Store):
         raise fault.make_error()
 
 
-class _FaultyWriter(BaseWriter):
+class _FaultyWriter(Writer):
     """The writer beneath, with a publish that can fail, and that can be made again."""
 
     def __init__(self, store: FaultyStore, uri: str, durable: bool) -> None:

@@ -38,8 +38,7 @@ from curate.folders.lock import locked
 from curate.folders.private import is_scratch
 from curate.requests.ranges import clip
 from curate.storage.listing import Columns, Listing
-from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Calls, Object, Outcome, Published, mismatch
-from curate.storage.writer import BaseWriter
+from curate.storage.protocol import LINK_TO_NOTHING, LIST_PAGE, Calls, Object, Outcome, Published, Writer, mismatch
 from curate.units import shell_word
 
 WRITE_BUFFER_BYTES = 64 << 10
@@ -394,7 +393,7 @@ class LocalStore:
             setattr(self.calls, kind, getattr(self.calls, kind) + 1)
 
 
-class LocalWriter(BaseWriter):
+class LocalWriter(Writer):
     """Bytes collected in a temporary until they are published."""
 
     def __init__(self, store: LocalStore, uri: str, durable: bool) -> None:

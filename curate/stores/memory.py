@@ -15,9 +15,8 @@ from typing import BinaryIO
 from curate.errors import ObjectNotFound
 from curate.requests.ranges import clip
 from curate.storage.listing import Columns, Listing
-from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, mismatch
+from curate.storage.protocol import LIST_PAGE, Calls, Object, Outcome, Published, Writer, mismatch
 from curate.storage.uris import bucket_and_key
-from curate.storage.writer import BaseWriter
 
 _buckets: dict[str, dict[str, tuple[bytes, str]]] = {}
 """Content and generation of every object of the process, by bucket and key. Guarded by `_lock`."""
@@ -117,7 +116,7 @@ class MemoryStore:
             setattr(self.calls, kind, getattr(self.calls, kind) + 1)
 
 
-class MemoryWriter(BaseWriter):
+class MemoryWriter(Writer):
     """Collects an object's bytes until they are published."""
 
     def __init__(self, store: MemoryStore, uri: str) -> None:

@@ -33,8 +33,7 @@ from curate.stage.outputs import Outputs
 from curate.stage.program import PROGRESS_S, StageProgram
 from curate.stage.publishing import FIRST_ALONE, MOST_OPEN, Beside, ShardAttempt, WholeShard
 from curate.stage.stage import Stage, TaskSettings
-from curate.storage.protocol import Calls, Object, Outcome, Published
-from curate.storage.writer import BaseWriter
+from curate.storage.protocol import Calls, Object, Outcome, Published, Writer
 from curate.stores.local import LocalStore, LocalWriter
 from curate.stores.open import open_store
 from curate.tasks.books import Books
@@ -384,7 +383,7 @@ class TestFailures:
 
         monkeypatch.setattr(threading.Thread, "start", limited)
         # As of a store that is no disk.
-        monkeypatch.setattr(LocalWriter, "settle", BaseWriter.settle)
+        monkeypatch.setattr(LocalWriter, "settle", Writer.settle)
         records = list(house.program(Copy()).run(TaskInput(house.shards(COUNT), 1, IN)))
         assert len(started) > threads
         assert indexes(records) == list(range(COUNT))
