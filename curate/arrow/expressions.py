@@ -6,9 +6,9 @@ import hashlib
 import pickle
 import re
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,8 @@ from curate.arrow.types import contains, is_list_view, is_view, plain_type
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError, unknown_column
 
+T = TypeVar("T")
+
 _NO_MATCH = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\)|Nested\(FieldRef\.Name\((.*?)\).*?) in ", re.DOTALL)
 _NO_KERNEL = re.compile(
     r"Function '(\w+?)(?:_checked|_kleene)?' has no kernel matching input types \((.*)\)", re.DOTALL
@@ -31,6 +33,8 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BY_POSITION = re.compile(r"(?:^|[(, ]|(?<!field_ref=FieldRef)\.)FieldPath\(\d")
 """In the text of an expression, and not in texts in it: a column by its number, or a field by one where it may be a
 column. Not so in `struct_field`, which is given the column."""
+FEW = 16
+"""Columns of a schema that is a key as it is."""
 _WORD = re.compile(r"\w+", re.ASCII)
 
 
@@ -127,12 +131,7 @@ def with_wide_literals(expression: Any, schema: pa.Schema) -> Any:
 def _wide(expression: Any, schema: pa.Schema) -> Any:
     """Returns an expression with wide literals; `schema` has the columns that it may read: a few of thousands."""
     _, (data,) = expression.__reduce__()
-    try:
-        hash(schema)
-    except TypeError:  # a type that is defined in Python has no hash
-        known = _with_wide_literals.__wrapped__
-    else:
-        known = _with_wide_literals
+    known = _with_wide_literals if _has_hash(schema) else _with_wide_literals.__wrapped__
     exact = known(data.to_pybytes(), schema)
     return expression if exact is None else exact
 
@@ -210,15 +209,60 @@ def type_of(expression: Any, schema: pa.Schema, where: str) -> pa.DataType:
 
 
 def types_of(expressions: Iterable[tuple[str, Any]], schema: pa.Schema) -> list[pa.DataType]:
-    """Returns the types of expressions over rows of `schema`, with their places. Raises ConfigError for one without."""
-    known = Columns(schema)
-    return [_type_of(one, known, where) for where, one in expressions]
+    """Returns the types of expressions, each given where it is. Raises ConfigError for the first that has none."""
+    few = _few_in(schema)
+    return [_type_of(one, schema, few(one), where) for where, one in expressions]
 
 
-def _type_of(expression: Any, known: Columns, where: str) -> pa.DataType:
-    schema = known.schema
+class _Same:
+    """An expression as a key: Arrow gives it no hash, and it does not change."""
+
+    __slots__ = ("expression",)
+
+    def __init__(self, expression: Any) -> None:
+        self.expression = expression
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.expression is other.expression
+
+    def __hash__(self) -> int:
+        return id(self.expression)
+
+
+def _remembered(ask: Callable[[Any, pa.Schema], T]) -> Callable[[Any, pa.Schema], T]:
+    """Returns what asks Arrow once of an expression and a few columns: it takes 0.1 ms, and who plans unions in unions
+    asks for each part as often as there are unions around it."""
+
+    @lru_cache(maxsize=1024)
+    def known(same: _Same, schema: pa.Schema) -> T:
+        return ask(same.expression, schema)
+
+    @wraps(ask)
+    def asked(expression: Any, schema: pa.Schema) -> T:
+        return known(_Same(expression), schema) if _has_hash(schema) else ask(expression, schema)
+
+    return asked
+
+
+def _has_hash(schema: pa.Schema) -> bool:
+    """Returns whether a schema can be a key: a type that is defined in Python has no hash."""
     try:
-        return project(empty(known.named_in(expression)), [expression], ["value"]).schema.field(0).type
+        hash(schema)
+    except TypeError:
+        return False
+    return True
+
+
+@_remembered
+def _type_in(expression: Any, schema: pa.Schema) -> pa.DataType:
+    """Returns the type of an expression over rows of a schema. Raises an error of Arrow if it has none."""
+    few = Columns(schema).named_in(expression)
+    return project(empty(few), [expression], ["value"]).schema.field(0).type
+
+
+def _type_of(expression: Any, schema: pa.Schema, few: pa.Schema, where: str) -> pa.DataType:
+    try:
+        return _type_in(expression, few)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise _unfit(where, error, schema) from error
 
@@ -267,9 +311,20 @@ def columns_of(expression: Any, schema: pa.Schema) -> frozenset[str]:
 
 def columns_of_all(expressions: Iterable[Any], schema: pa.Schema) -> frozenset[str]:
     """Returns the columns that any of the expressions reads."""
-    known = Columns(schema)
-    named = [(one, known.named_in(one)) for one in expressions]
-    return frozenset(name for one, few in named for name in few.names if not binds(one, _without(few, name)))
+    few = _few_in(schema)
+    return frozenset().union(*(_read_of(one, few(one)) for one in expressions))
+
+
+@_remembered
+def _read_of(expression: Any, schema: pa.Schema) -> frozenset[str]:
+    """Returns the columns of a schema that an expression reads."""
+    few = Columns(schema).named_in(expression)
+    return frozenset(name for name in few.names if not binds(expression, _without(few, name)))
+
+
+def _few_in(schema: pa.Schema) -> Callable[[Any], pa.Schema]:
+    """Returns what tells the columns that an expression may read: all, where there are few, which is told at once."""
+    return (lambda _: schema) if len(schema) <= FEW else Columns(schema).named_in
 
 
 class Columns:

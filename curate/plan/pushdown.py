@@ -40,7 +40,9 @@ def fuse(source: Source, operators: tuple[Operator, ...]) -> FusedScan:
 def _selects(schema: pa.Schema, operators: Sequence[Operator]) -> bool:
     """Returns whether only columns that were named are asked for, be it all of them: a file that has others may."""
     found: pa.Schema | None = schema
-    for operator in operators:
+    # Unions in unions are asked of each part as often as there are unions around it, and few select.
+    last = max((number for number, one in enumerate(operators) if isinstance(one, Select)), default=-1)
+    for operator in operators[: last + 1]:
         if isinstance(operator, Select):
             return True
         if not isinstance(operator, FilterExpression | WithColumn | WithColumns | Rename | Drop):
