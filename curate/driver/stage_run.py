@@ -250,9 +250,9 @@ class _Run:
 
     def _tidy(self) -> None:
         if is_local(self.prepared.output):
-            # A run's directories reach the disk before it says how it ended: a crash of the machine loses none.
+            # A run's directories reach the disk before it says how it ended: a crash of the machine loses none of them.
             if self.prepared.stage.runs is None:
-                sync_directories(self.prepared.output)
+                sync_directories(self.prepared.output, [f"{layout.RUNS}{one}" for one in self.prepared.run_ids])
             remove_scratch(self.prepared.stores.scratch)
 
     def _dispatch(self, backend: Backend) -> RunState:

@@ -28,7 +28,7 @@ import secrets
 import stat as stat_bits
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import PurePath
 from typing import Any, BinaryIO, NamedTuple
 
@@ -479,14 +479,16 @@ def probe_linking(scratch: str) -> None:
         temporary.discard()
 
 
-def sync_directories(root: str) -> int:
+def sync_directories(root: str, leave: Collection[str] = ()) -> int:
     """Makes the names published below `root` survive a power loss; returns the number of directories synced.
 
+    Folders in it that `leave` names, and what is in them, are left out: those of earlier runs, which may be thousands.
     Publishing syncs contents, which is what surviving a kill takes; the directories are synced once, at a run's end.
     Raises StorageError for one that the disk cannot keep: nobody may be told that it would survive.
     """
-    synced = 0
-    for directory, _, _ in os.walk(_path(root)):
+    synced, left = 0, {f"{root}/{one}" for one in leave}
+    for directory, within, _ in os.walk(_path(root)):
+        within[:] = (one for one in within if f"{directory}/{one}" not in left)
         try:
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:

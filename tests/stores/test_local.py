@@ -584,13 +584,16 @@ def test_probing_refuses_a_file_system_without_links(monkeypatch: pytest.MonkeyP
 
 
 def test_syncing_reaches_every_directory(monkeypatch: pytest.MonkeyPatch, store: LocalStore, root: str) -> None:
-    """One fsync for each."""
+    """One fsync for each; none for those that are left out, and what is in them."""
     for name in ("a/b/c/x", "a/y", "d/z"):
         store.publish(f"{root}/{name}", b"")
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     assert sync_directories(root) == 5
     assert sorted(synced) == [root, f"{root}/a", f"{root}/a/b", f"{root}/a/b/c", f"{root}/d"]
+    synced.clear()
+    assert sync_directories(root, ["a/b", "gone"]) == 3
+    assert sorted(synced) == [root, f"{root}/a", f"{root}/d"]
 
 
 def test_a_folder_that_another_driver_removes_meanwhile_is_not_synced(
