@@ -39,6 +39,21 @@ def chain_command(path: str) -> click.Command:
     return _command(path, _HELP, [], lambda _: Chain.read(path), costs=False)
 
 
+def refuse_chain(output: str) -> None:
+    """Raises ConfigError, with the outputs of its steps, for the file of a chain where the output of a job is asked
+    for. What is a file of something else, or has a mistake, is told as what it is by what looks there."""
+    path = Path(output.rstrip("/"))
+    if path.suffix != CHAIN or not path.is_file():
+        return
+    from curate.chain.chain import Chain
+
+    try:
+        outputs = ", ".join(one.output for one in Chain.read(path).steps)
+    except ConfigError:
+        return
+    raise ConfigError(f"{output} is the file of a chain, whose steps are jobs; pass the output of one: {outputs}")
+
+
 def recipe_command(recipe: type[Recipe]) -> click.Command:
     """Returns the command that runs a recipe."""
     from curate.job.arguments import parameter_option, refuse_alike

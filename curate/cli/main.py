@@ -14,7 +14,7 @@ import click
 
 from curate import log
 from curate.backends.make import BACKENDS
-from curate.cli.chain import CHAIN, show_chain
+from curate.cli.chain import CHAIN, refuse_chain, show_chain
 from curate.cli.run import RunGroup, show_jobs
 from curate.clock import SystemClock
 from curate.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, CurateError
@@ -55,6 +55,14 @@ def _not_empty(context: click.Context, option: click.Parameter, value: str | Non
 
 
 _filled = partial(click.option, callback=_not_empty)
+
+
+def _no_chain(context: click.Context, argument: click.Parameter, value: Any) -> Any:
+    """Returns the outputs that were given. Raises ConfigError for the file of a chain."""
+    del context, argument
+    for one in value if isinstance(value, tuple) else (value,):
+        refuse_chain(one)
+    return value
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -140,7 +148,7 @@ def forget(output: str | None, removed: bool) -> None:
 
 
 @cli.command(short_help="What failed, grouped by reason.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--shard", metavar="ID", help="Show one shard whole: every try, with the traceback.")
 @click.option("--all", "everything", is_flag=True, help="Also tries that failed of shards that were done later.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -166,7 +174,7 @@ class _RetryCommand(click.Command):
 
 
 @cli.command(cls=_RetryCommand, short_help="Run the failed shards again.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--dry-run", is_flag=True, help="Say what would run; run and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -183,7 +191,7 @@ def retry(output: str, **options: Any) -> None:
 
 
 @cli.command(short_help="A page of the job: one HTML file.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @_filled("--output", "file", metavar="FILE", help="The file to write, - for standard output; else OUTPUT's name.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print the page's numbers as one JSON object; write nothing.")
@@ -199,8 +207,8 @@ def page(output: str, file: str | None, show: bool, as_json: bool) -> None:
 
 
 @cli.command(short_help="What two outputs do not have in common.")
-@click.argument("left")
-@click.argument("right")
+@click.argument("left", callback=_no_chain)
+@click.argument("right", callback=_no_chain)
 @click.option("--id-column", metavar="NAME", help="Compare the rows too, by the values of this column.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
@@ -214,7 +222,7 @@ def diff(left: str, right: str, id_column: str | None, as_json: bool) -> None:
 
 
 @cli.command(short_help="Pages of jobs, live, for a browser here.")
-@click.argument("outputs", nargs=-1, metavar="[OUTPUT]...")
+@click.argument("outputs", nargs=-1, metavar="[OUTPUT]...", callback=_no_chain)
 @click.option("--port", type=click.IntRange(0, 65535), default=8723, show_default=True, help="The port; 0: a free one.")
 @click.option("--open", "show", is_flag=True, help="Open it in a browser.")
 @click.option("--notify", metavar="URL|VARIABLE", help="Post there when a run ends, is killed, or makes no progress.")
@@ -232,7 +240,7 @@ def serve(outputs: tuple[str, ...], port: int, show: bool, notify: str | None, a
 
 
 @cli.command(short_help="Read every output and check it.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(output: str, as_json: bool) -> None:
     """Reads every output of the job that writes to OUTPUT, and its record; exit code 1 if anything is off.
@@ -245,7 +253,7 @@ def verify(output: str, as_json: bool) -> None:
 
 
 @cli.command(short_help="The first rows.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("-n", "rows", type=click.IntRange(min=1), default=10, show_default=True, help="How many rows.")
 @click.option("--columns", metavar="A,B", help="Only these columns, in this order.")
 @click.option("--shard", metavar="ID", help="Of this shard only.")
@@ -260,7 +268,7 @@ def head(output: str, rows: int, columns: str | None, shard: str | None, side: s
 
 
 @cli.command(short_help="Rows that were set aside, and why.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--shard", metavar="ID", help="Of this shard only.")
 @click.option("--reason", metavar="TEXT", help="Only rows whose reason contains this text.")
 @click.option("-n", "rows", type=click.IntRange(min=0), default=10, show_default=True, help="How many rows.")
@@ -278,7 +286,7 @@ def quarantine(
 
 
 @cli.command(short_help="What workers logged and printed.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--shard", metavar="ID", help="Of this shard only.")
 @click.option("--run", metavar="ID", help="Of this run; without it, of the newest.")
 @click.option("--follow", is_flag=True, help="Go on as long as the run does.")
@@ -291,7 +299,7 @@ def logs(output: str, shard: str | None, run: str | None, follow: bool, as_json:
 
 
 @cli.command(short_help="Run one shard here, to find out.")
-@click.argument("output")
+@click.argument("output", callback=_no_chain)
 @click.option("--shard", "shard_id", metavar="ID", required=True, help="The shard: its output's name without suffix.")
 @click.option("--job", "script", metavar="PATH", help="Where the job's file is now, if not where it was run from.")
 @click.option("--publish", is_flag=True, help="Publish the output, as a run would: never over one that exists.")
@@ -310,7 +318,7 @@ def replay(output: str, shard_id: str, **options: Any) -> None:
 
 
 @cli.command(short_help="What is in a corpus: a page of its columns and sources.")
-@click.argument("corpus")
+@click.argument("corpus", callback=_no_chain)
 @_filled("--by", metavar="COLUMN", default="", help="The column that names the source of a row.")
 @_filled("--against", metavar="OTHER", default="", help="Another corpus, or run, that is shown beside this one.")
 @_filled("--id-column", metavar="NAME", default="", help="With --against: compare rows by this column, too.")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
-from pathlib import Path
 
 from curate.errors import ConfigError, CurateError
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing
 from curate.ledger.packed import FAST
-from curate.storage.uris import absolute, normalise
+from curate.storage.uris import normalise
 from curate.stores.open import open_store
 
 
@@ -44,9 +42,6 @@ def no_job(ledger: Ledger, found: OutputListing | None = None) -> NoJobError:
     if found is None:
         others = f"there is no {layout.JOB}"
     if not objects and _is_file(ledger):
-        if steps := ", ".join(_outputs_of_steps(ledger.root)):
-            file = f"{ledger.root} is the file of a chain"
-            return NoJobError(f"no curate job at {file}, whose steps are jobs; pass the output of one: {steps}")
         others = "it is a file"
     within = ledger.root
     while found is not None and (within := within.rpartition("/")[0]).strip("/") and not within.endswith(":/"):
@@ -57,17 +52,6 @@ def no_job(ledger: Ledger, found: OutputListing | None = None) -> NoJobError:
         f"no curate job at {ledger.root} ({others}). Pass the output of a job, or list the known ones with: "
         "curate status"
     )
-
-
-def _outputs_of_steps(file: str) -> list[str]:
-    """Returns the outputs of the steps of a chain, if that is what a file has."""
-    if not file.endswith(".toml"):
-        return []
-    # One of something else has other keys, or none.
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, CurateError):
-        steps = tomllib.loads(Path(file).read_text("utf-8-sig"))["steps"].values()
-        return [normalise(absolute(one["output"], str(Path(file).parent))) for one in steps]
-    return []
 
 
 def _is_file(ledger: Ledger) -> bool:

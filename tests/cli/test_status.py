@@ -283,12 +283,13 @@ def test_what_no_output_is_is_told_as_what_it_is(
     assert err.startswith(f"error: {says.format(file=file)}")
 
 
-@pytest.mark.parametrize("command", ["failures", "verify", "retry"])
+@pytest.mark.parametrize("command", ["failures", "verify", "retry", "page", "serve"])
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         (
-            '[steps.a]\noutput = "a"\n[steps.b]\noutput = "gs://b/out/"\n',
+            '[steps.a]\njob = "urls"\ninput = "in"\noutput = "a"\n'
+            '[steps.b]\njob = "urls"\ninput_from = "a"\noutput = "gs://b/out/"\n',
             "pass the output of one: {folder}/a, gs://b/out\n",
         ),
         ("steps = 3", "(it is a file)"),
@@ -306,6 +307,17 @@ def test_of_the_file_of_a_chain_the_outputs_of_its_steps_are_named(
     code, out, err = run(*command.split(), str(file))
     assert (code, out) == (2, "")
     assert says.format(folder=tmp_path) in err
+
+
+def test_a_report_of_the_file_of_a_chain_names_the_outputs_of_its_steps(
+    tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+) -> None:
+    """A corpus is one of them, and not a file that cannot be read as rows."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text('[steps.a]\njob = "urls"\ninput = "in"\noutput = "a"\n')
+    code, out, err = run("report", str(file))
+    assert (code, out) == (2, "")
+    assert err.endswith(f"is the file of a chain, whose steps are jobs; pass the output of one: {tmp_path}/a\n")
 
 
 def test_something_else_than_a_job_is_told_apart_from_nothing(
