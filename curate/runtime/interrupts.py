@@ -28,7 +28,8 @@ def send_again(number: int) -> None:
 @contextmanager
 def obeyed_everywhere() -> Iterator[None]:
     """Has a Ctrl-C end its block also where it arrives in a finaliser or a callback of the interpreter, as imports have
-    many: it can raise nothing there, so Python would tell of it and go on. It is sent again then."""
+    many: it can raise nothing there, so Python would tell of it and go on. It is sent again then. Behind the block, the
+    last thing that a program does, nothing is told of one: all is said, and what it ends is a farewell."""
     before = sys.unraisablehook
 
     def heed(ignored: Any) -> None:
@@ -41,7 +42,14 @@ def obeyed_everywhere() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = before
+        # What somebody else has put there is theirs.
+        sys.unraisablehook = _leave if before is sys.__unraisablehook__ else before
+
+
+def _leave(ignored: Any) -> None:
+    """Tells of what cannot be raised as Python does, but for a Ctrl-C."""
+    if not issubclass(ignored.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(ignored)
 
 
 @contextmanager

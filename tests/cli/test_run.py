@@ -253,3 +253,27 @@ main()
 """
     ran = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("ends", "says"), [("signal.SIGINT", ""), ("signal.SIGUSR1", "Exception ignored in atexit")])
+def test_ctrl_c_while_it_leaves(ends: str, says: str) -> None:
+    """All is said by then: there was a traceback of whatever the interpreter was tidying up. Of other errors it is
+    told, and the exit code is that of the command."""
+    program = f"""
+import atexit, signal, sys
+
+
+def fail(*_):
+    raise ValueError
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGUSR1, fail)
+atexit.register(lambda: signal.raise_signal({ends}))
+sys.argv = ["curate", "--version"]
+from curate.__main__ import main
+
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout[:6] != "", ran.stderr[: len(says) or None]) == (0, True, says)
