@@ -26,7 +26,8 @@ from curate.ledger.manifest import REMOVED, SCHEMA, ShardPlan
 from curate.ledger.packed import POOL, SMALL, PackedTable, Packer
 from curate.log import get_logger
 from curate.prefetch import ahead
-from curate.storage.protocol import Outcome, Store
+from curate.storage.listing import Columns, Listing, in_columns
+from curate.storage.protocol import LIST_PAGE, Outcome, Store
 from curate.stores.open import open_store
 from curate.tasks.shard import SliceKind
 
@@ -66,9 +67,26 @@ class Ledger:
         """Returns the URI of a name relative to the output."""
         return f"{self.root}/{name}"
 
-    def list(self) -> OutputListing:
-        """Returns what is under the output prefix: one paged listing."""
-        return sort_listing(self.store.list(self.root + "/"), self.root, self._codec)
+    def list(self, foreign: int | None = None) -> OutputListing:
+        """Returns what is under the output prefix: one paged listing. With `foreign`, it ends behind so many objects if
+        no job is there: a bucket that is named by mistake may have any number."""
+
+        def pages() -> Iterator[Columns]:
+            seen = 0
+            for page in in_columns(self.store.list(self.root + "/"), LIST_PAGE):
+                yield page
+                before, seen = seen, seen + len(page)
+                if foreign is not None and before < foreign <= seen and not self._has_job():
+                    return
+
+        return sort_listing(Listing(pages()), self.root, self._codec)
+
+    def _has_job(self) -> bool:
+        try:
+            self.store.stat(self.uri(layout.JOB))
+        except ObjectNotFound:
+            return False
+        return True
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Returns a JSON object of the ledger. Raises ObjectNotFound, DamagedError if it is none."""

@@ -22,7 +22,7 @@ from curate.ledger.segments import done_events, given_up
 from curate.ledger.side_outputs import companion, match_named, side_name, side_rows, sides_of_job
 from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, stage_title, stages_in
 from curate.objects.record import OutputFormat, read_record
-from curate.observe.place import NoJobError, ledger_of, no_job
+from curate.observe.place import FOREIGN, NoJobError, ledger_of, no_job
 from curate.observe.run_totals import MOST_GROUPS
 from curate.observe.status import COMPLETE, PENDING, JobCounts, JobStatus, earlier_failures, job_status, with_stages
 from curate.prefetch import ahead
@@ -152,7 +152,7 @@ def find_job(output: str) -> FoundJob:
 
 
 def _found(ledger: Ledger, looks_left: int = 2) -> FoundJob:
-    listing = ledger.list()
+    listing = ledger.list(FOREIGN)
     if not listing.has_job:
         raise no_job(ledger, listing)
     try:

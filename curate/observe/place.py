@@ -12,6 +12,9 @@ from curate.ledger.packed import FAST
 from curate.storage.uris import normalise
 from curate.stores.open import open_store
 
+FOREIGN = 20_000
+"""Objects after which a listing of what has no job ends."""
+
 
 class NoJobError(ConfigError):
     """No job has written there, or what it wrote is gone."""
@@ -38,7 +41,8 @@ def no_job(ledger: Ledger, found: OutputListing | None = None) -> NoJobError:
         shown = ", ".join(f"{ledger.root}/{one}" for one in below[:8]) + ", ..." * (len(below) > 8)
         return NoJobError(f"no curate job at {ledger.root}, but below it: {shown}. Pass the output of one")
     objects = 0 if found is None else len(found.objects)
-    others = f"{objects:,} other objects, but no {layout.JOB}" if objects else "there is nothing"
+    more = " or more" * (objects >= FOREIGN)
+    others = f"{objects:,}{more} other objects, but no {layout.JOB}" if objects else "there is nothing"
     if found is None:
         others = f"there is no {layout.JOB}"
     if not objects and _is_file(ledger):

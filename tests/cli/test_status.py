@@ -320,6 +320,19 @@ def test_a_report_of_the_file_of_a_chain_names_the_outputs_of_its_steps(
     assert err.endswith(f"is the file of a chain, whose steps are jobs; pass the output of one: {tmp_path}/a\n")
 
 
+def test_of_very_much_without_a_job_no_more_is_listed_than_tells_so(
+    root: str, run: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a bucket, or a disk, that is named by mistake: what is said does not claim to have counted it."""
+    monkeypatch.setattr("curate.observe.place.FOREIGN", 3)
+    ledger = make_ledger(root)
+    for name in ("a", "b", "c"):
+        ledger.store.publish(ledger.uri(name), b"{}")
+    code, _, err = run("status", root)
+    assert code == 2
+    assert "(3 or more other objects, but no _curate/job.json)" in err
+
+
 def test_something_else_than_a_job_is_told_apart_from_nothing(
     root: str, run: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -423,7 +436,7 @@ def test_a_summary_that_vanishes_while_one_looks_is_none(root: str, monkeypatch:
     ledger = make_job(root, total=2, done=2, summary=True)
     listing = ledger.list()
     ledger.store.delete(ledger.uri(layout.SUMMARY))
-    monkeypatch.setattr(looking.Ledger, "list", lambda _: listing)
+    monkeypatch.setattr(looking.Ledger, "list", lambda *_: listing)
     assert read_status(root, 100.0).state == "pending"
 
 

@@ -7,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from curate.ledger.compression import compress, decompress
 from curate.ledger.ledger import INPUTS, READERS, Ledger, inputs_name
 from curate.ledger.manifest import ShardPlan, shards_table
 from curate.ledger.packed import PackedTable
+from curate.storage.protocol import Object
 from curate.stores import memory
 from tests.support.ledgers import make_job, make_ledger, make_shard
 from tests.support.sweeps import Mode
@@ -206,6 +208,34 @@ def test_a_part_that_vanished_is_not_skipped(ledger: Ledger) -> None:
     ledger.store.delete(ledger.uri(layout.plan_part(0)))
     with pytest.raises(ObjectNotFound, match=r"00000\.parquet"):
         ledger.read_plan(listing)
+
+
+@pytest.mark.parametrize("has_job", [False, True])
+def test_a_listing_of_what_has_no_job_ends(has_job: bool, root: str) -> None:
+    """A bucket that is named by mistake may have any number of objects. A job is found behind all of its own."""
+    taken = 0
+
+    class Full:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        def list(self, prefix: str) -> Iterator[Object]:
+            nonlocal taken
+            for number in range(9000):
+                taken += 1
+                yield Object(f"{prefix}A{number:04}", 1, "1")
+            yield from self.inner.list(prefix)
+
+    ledger = make_ledger(root)
+    if has_job:
+        put(ledger, layout.JOB, b"{}")
+    ledger.store = Full(ledger.store)
+    found = ledger.list(3000)
+    assert (found.has_job, len(found.objects), taken) == ((True, 9000, 9000) if has_job else (False, 3000, 3000))
+    assert len(ledger.list().objects) == 9000
 
 
 # What is damaged
