@@ -174,6 +174,10 @@ def readable(found: pa.DataType, held: pa.DataType) -> bool:
     return widens(found, held) or widens(found, in_parquet(held))
 
 
+def _has_strict(type: pa.DataType) -> bool:
+    return bool(pt.is_struct(type) and any(not field.nullable for field in type))
+
+
 def _widens_integer(found: pa.DataType, held: pa.DataType) -> bool:
     if pt.is_floating(held):
         return bool(held.bit_width == 64)
@@ -193,8 +197,9 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
     try:
         if pt.is_null(column.type):  # which Arrow does not cast to views of lists, runs and unions
             return pa.chunked_array([pa.nulls(len(column), field.type)])
-        if contains(column.type, pt.is_null):
-            # Arrow casts the nulls of a list or a map to as many as there are rows: the process ends, or worse.
+        if contains(column.type, pt.is_null) or contains(field.type, _has_strict):
+            # Arrow casts the nulls of a list or a map to as many as there are rows: the process ends, or worse. And it
+            # refuses nulls in a field of a struct that has none, and says no row: in a list or a map it does not look.
             return pa.chunked_array([recast(chunk, field.type, wider=True) for chunk in column.chunks], field.type)
         # Arrow casts a dictionary to its values, and to nothing else.
         column = column.cast(plain_within(column.type))

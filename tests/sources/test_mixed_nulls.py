@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,18 +16,27 @@ from curate.dataset.dataset import Dataset
 from curate.observe.browse import quarantined
 from curate.observe.job import find_job
 
+SHAPES: dict[str, tuple[Callable[[pa.Field], pa.DataType], Callable[[Any], Any]]] = {
+    "list": (pa.list_, lambda value: [value]),
+    "struct": (lambda field: pa.struct([field]), lambda value: {"element": value}),
+    "list of structs": (lambda field: pa.list_(pa.struct([field])), lambda value: [{"element": 0}, {"element": value}]),
+    "struct of a list": (lambda field: pa.struct([("a", pa.list_(field))]), lambda value: {"a": [value]}),
+    "map": (lambda field: pa.map_(pa.string(), field), lambda value: [("a", value)]),
+}
+"""What a number lies in that may be null in some files: the type, and a value."""
 
-def schema(*, nulls: bool) -> pa.Schema:
-    return pa.schema([("id", pa.int64()), ("list", pa.list_(pa.field("element", pa.int64(), nullable=nulls)))])
 
-
-def mixed(folder: Path, rows: int, bad: set[int], group: int) -> Dataset:
+def mixed(folder: Path, rows: int, bad: set[int], group: int, shape: str = "list") -> Dataset:
     """Row 0 in a file that has no nulls, all others in one that does."""
     folder.mkdir()
-    lists = [[None] if number in bad else [number] for number in range(rows)]
-    table = pa.table([range(rows), lists], schema=schema(nulls=True))
-    pq.write_table(table.slice(0, 1).cast(schema(nulls=False)), folder / "0.parquet")
-    pq.write_table(table.slice(1), folder / "1.parquet", row_group_size=group)
+    type, value = SHAPES[shape]
+    strict, loose = (
+        pa.schema([("id", pa.int64()), ("in", type(pa.field("element", pa.int64(), nullable=nulls)))])
+        for nulls in (False, True)
+    )
+    values = [value(None if number in bad else number) for number in range(rows)]
+    pq.write_table(pa.table([[0], values[:1]], schema=strict), folder / "0.parquet")
+    pq.write_table(pa.table([range(1, rows), values[1:]], schema=loose), folder / "1.parquet", row_group_size=group)
     return curate.read_parquet(folder)
 
 
@@ -33,12 +44,12 @@ def ids(ds: Dataset) -> list[int]:
     return [row["id"] for row in ds.iter_rows()]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_each_row_of_a_repartition_is_there_once(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seed", "shape"), list(enumerate(SHAPES)))
+def test_each_row_of_a_repartition_is_there_once(seed: int, shape: str, tmp_path: Path) -> None:
     """Wherever outputs begin in a row group, and whichever rows of it are bad: these are quarantined by place."""
     numbers = random.Random(seed)
     bad = set(numbers.sample(range(1, 12), 3))
-    ds = mixed(tmp_path / "in", 12, bad, numbers.choice([2, 3, 5])).repartition(numbers.choice([3, 4]))
+    ds = mixed(tmp_path / "in", 12, bad, numbers.choice([2, 3, 5]), shape).repartition(numbers.choice([3, 4]))
     kept = [number for number in range(12) if number not in bad]
     assert ids(ds) == kept
     summary = ds.write_parquet(tmp_path / "out", backend="inline")
