@@ -333,7 +333,7 @@ class _Run:
                     prepared.record.check_writable(schema, side)
             elif schemas.main is not None and len(schemas.main):
                 # What user functions give is known only now; not if they gave no row.
-                runs.order.check(prepared.record.name, schemas.main)
+                runs.check(prepared.record.name, schemas.main)
         except ConfigError as error:
             raise CannotBeMet(str(error)) from error
         return schemas

@@ -119,6 +119,11 @@ class RunSettings:
     chunk_bytes: int = CHUNK_BYTES
     """Bytes of rows that are sorted at once."""
 
+    def check(self, name: str, schema: pa.Schema) -> None:
+        """Raises ConfigError for rows that cannot be put in order (see `Order.check`), or moved (`plain_schema`)."""
+        self.order.check(name, schema)
+        plain_schema(schema)
+
 
 PAGE_BYTES = 256 << 10
 """Bytes of rows that are read at once, in memory; a row that is larger is a page of its own."""

@@ -14,8 +14,9 @@ from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
+from curate.arrow.canonical import plain_schema
 from curate.arrow.schema import format_schema, widens
-from curate.arrow.unknown import empty, is_known
+from curate.arrow.unknown import empty, is_known, is_of_no_rows
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 from curate.exchange.kinds.base import Materialize, Repartitioned
@@ -354,8 +355,12 @@ def _marks_stages(plan: Marked, owner: Owner, which: int, before: int) -> list[U
 
 
 def _run_files(plan: Plan, owner: Owner, text: str, job: str, runs: RunSettings, fold: Any) -> Stage:
-    """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together."""
+    """Returns the stage that writes a plan's rows to run files. `fold` is the identity of what puts some together.
+
+    Raises ConfigError for a column that cannot be moved, where it is known."""
     spec = stage_of(plan, OutputFormat.RUN, NOT_RUN, owner)
+    if (found := schema_of(plan)) is not None and not is_of_no_rows(found):
+        plain_schema(found)  # raises for what cannot be moved, before any row is read
     record = replace(
         spec.record,
         name=owner.title(text),

@@ -86,3 +86,43 @@ def test_an_extra_output_that_cannot_be_written_is_named(how: str, format: str, 
     assert not list((tmp_path / "out").glob("*.*"))
     assert write(EXTRA[how](rows).checkpoint(tmp_path / "kept")).state == "complete"
     assert list((tmp_path / "kept/_side/duplicates").glob("*.parquet"))
+
+
+EXCHANGES: dict[str, Callable[[curate.Dataset], curate.Dataset]] = {
+    "sort": lambda ds: ds.sort("id"),
+    "shuffle": lambda ds: ds.random_shuffle(seed=1),
+    "groups": lambda ds: ds.groupby("id").map_groups(lambda group: group),
+    "join": lambda ds: ds.join(curate.from_items([{"id": 1}]), on="id"),
+    "zip": lambda ds: ds.zip(ds),
+    "two of them": lambda ds: ds.select_columns("id").sort("id").map_batches(moved, output_schema=MADE).sort("id"),
+}
+VIEWS = pa.list_view(pa.int64())
+MADE = pa.schema([("id", pa.int64()), ("made", VIEWS)])
+
+
+def moved(batch: pa.Table) -> pa.Table:
+    """Makes a column that no exchange moves."""
+    return batch.select(["id"]).append_column("made", pa.nulls(batch.num_rows, VIEWS))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_what_cannot_be_moved_is_refused_before_anything_runs(exchange: str, tmp_path: Path) -> None:
+    """Each shard was tried for it, and those that an exchange before it had were paid for."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    pq.write_table(pa.table([[1], [[2]]], schema=pa.schema([("id", pa.int64()), ("v", VIEWS)])), source / "a.parquet")
+    with pytest.raises(ConfigError, match=r"column '(v|made)' is list_view.*, which an exchange cannot move"):
+        EXCHANGES[exchange](curate.read_parquet(source)).write_parquet(out, backend="inline")
+    assert not out.exists()
+
+
+def test_what_cannot_be_moved_is_refused_once_a_function_has_made_it(tmp_path: Path) -> None:
+    out, calls = tmp_path / "out", []
+
+    def made(batch: pa.Table) -> pa.Table:
+        calls.append(batch.num_rows)
+        return moved(batch)
+
+    with pytest.raises(ConfigError, match=r"column 'made' is list_view.*, which an exchange cannot move"):
+        curate.from_items([{"id": 1}]).map_batches(made).sort("id").write_parquet(out, backend="inline")
+    assert len(calls) == 1
