@@ -2,7 +2,7 @@
 
 Every pattern has bounds on what it repeats, so that each takes linear time on any text. What has a checksum, or an
 address that no other network can reach, is verified, as most long numbers are neither. Only ASCII goes on with what
-is found: there are languages without blanks around it.
+is found: there are languages without blanks around it. But mail addresses have letters of those that do have blanks.
 """
 
 from __future__ import annotations
@@ -61,10 +61,17 @@ class _Pattern:
         return -1
 
 
-_WORD = string.ascii_letters + string.digits + "_"
+_ABROAD = "".join(
+    one
+    for one in map(chr, [*range(0xC0, 0x530), *range(0x1E00, 0x2000)])
+    if one.isalpha() or "\u0300" <= one <= "\u036f"
+)
+"""Letters of languages with blanks between words, beyond ASCII: Latin, Greek and Cyrillic ones, and marks over them."""
+_WORD = string.ascii_letters + string.digits + "_" + _ABROAD
 _MARKS = "!#$%&'*+/=?^`{|}~-"
 """What a mail address has before its @ beside letters, digits and dots; it begins with none of these."""
-_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,252}[A-Za-z0-9])?"
+_LETTER = f"A-Za-z0-9{_ABROAD}"
+_LABEL = rf"[{_LETTER}](?:[{_LETTER}-]{{0,252}}[{_LETTER}])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
 _GROUP = "[0-9A-Fa-f]{1,4}"
 _BEFORE_V4 = "|".join(
@@ -174,6 +181,8 @@ def _mixed(marks: str, least: int) -> str:
     return rf"(?=[A-Za-z{marks}]{{0,254}}[0-9])[0-9A-Za-z{marks}]{{{least},255}}"
 
 
+_USERINFO = r"[0-9A-Za-z._~%!$&*+=-]"
+"""What names and passwords before the host of a URL have, but for what ends a URL in a sentence or in code."""
 _KEYS = (
     r"(?:AKIA|ASIA)[0-9A-Z]{16}",
     r"AIza[0-9A-Za-z_-]{35}",
@@ -186,11 +195,14 @@ _KEYS = (
     rf"xox[abeoprs]-{_mixed('-', 10)}",
     rf"sk-(?:ant-|proj-)?{_mixed('_-', 20)}",
     r"[rs]k_(?:live|test)_[0-9A-Za-z]{16,255}",
-    r"eyJ[0-9A-Za-z_-]{10,2000}\.eyJ[0-9A-Za-z_-]{10,2000}\.[0-9A-Za-z_-]{10,1000}",
+    # What a token says may be long, and so are signatures that last.
+    r"eyJ[0-9A-Za-z_-]{10,2000}\.eyJ[0-9A-Za-z_-]{10,65535}\.[0-9A-Za-z_-]{10,8191}",
+    rf"(?<=://){_USERINFO}{{1,255}}:{_USERINFO}{{1,255}}(?=@)",
 )
 _PATTERNS = {
     KEY: _Pattern(
-        "AKIA|ASIA|AIza|gh[opsur]_|github_pat_|glpat-|hf_|npm_|pypi-|xox[abeoprs]-|sk-|k_live_|k_test_|eyJ|PRIVATE KEY",
+        "AKIA|ASIA|AIza|gh[opsur]_|github_pat_|glpat-|hf_|npm_|pypi-|xox[abeoprs]-|sk-|k_live_|k_test_|eyJ|PRIVATE KEY"
+        rf"|://{_USERINFO}+:{_USERINFO}+@",
         re.compile(rf"{_PEM}|(?<![0-9A-Za-z_])(?:{'|'.join(_KEYS)})(?![0-9A-Za-z_])"),
     ),
     IBAN: _Pattern(
