@@ -215,6 +215,24 @@ def cast(what: str, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray
         ) from error
 
 
+_CALLED = b"curate:called"
+
+
+def calling(field: pa.Field, text: str) -> pa.Field:
+    """Returns a column with a note of what people know it by, who never gave it its name."""
+    return field.with_metadata({_CALLED: text})
+
+
+def called(field: pa.Field) -> str:
+    """Returns what people know a column by.
+
+    >>> called(pa.field("n", pa.int8())), called(calling(pa.field("_0", pa.int8()), "the sum of 'n'"))
+    ("'n'", "the sum of 'n'")
+    """
+    note = (field.metadata or {}).get(_CALLED)
+    return repr(field.name) if note is None else str(note, "utf-8")
+
+
 def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.Table:
     """Returns the table with exactly `schema`: columns in its order, types widened to its types.
 
@@ -236,9 +254,8 @@ def conform(table: pa.Table, schema: pa.Schema, what: str = "the output") -> pa.
             differences.append(f"{field.name!r} is missing, expected {field.type}{near}")
         elif count > 1:
             differences.append(f"{field.name!r} occurs {count} times")
-        elif not widens(table.schema.field(field.name).type, field.type):
-            found = table.schema.field(field.name).type
-            differences.append(f"{field.name!r} is {found}, expected {field.type}")
+        elif not widens((found := table.schema.field(field.name)).type, field.type):
+            differences.append(f"{called(found)} is {found.type}, expected {field.type}")
     for name in times:
         if name not in held:
             differences.append(f"{name!r} ({table.schema.field(names.index(name)).type}) is not expected")

@@ -14,7 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
-from curate.errors import ConfigError
+from curate.arrow.canonical import conform_plain, plain_schema
+from curate.errors import ConfigError, SchemaMismatch
+from curate.exchange.kinds.aggregates import Sum
+from curate.exchange.kinds.group import Grouped
+from curate.pipeline.shard_books import BadRowBudget, ShardBooks
+from curate.pipeline.step import BatchPosition
 from tests.exchange.local import same, sort_key
 
 NAN = float("nan")
@@ -257,3 +262,22 @@ def test_what_cannot_be_is_refused_where_it_is_said(comments: Any) -> None:
         comments.distinct("day", keep="frist")
     with pytest.raises(ConfigError, match="name the keys"):
         comments.map(lambda row: row).distinct()
+
+
+def test_a_type_that_changes_is_told_of_the_column_that_has_it() -> None:
+    """Rows are partial results by then, in columns that nobody gave a name."""
+
+    def made(row: dict[str, Any]) -> dict[str, Any]:
+        return {"m": 1, "n": row["n"] + 0.5 if row["n"] else 0}
+
+    ds = curate.from_items([{"n": 0}, {"n": 1}]).map_batches(lambda batch: batch, batch_size=1).map(made)
+    for function in ("sum", "min", "first", "list"):
+        with pytest.raises(SchemaMismatch, match=f"the {function} of 'n' is double, expected int64"):
+            ds.aggregate([("m", "mean"), ("n", function), (None, "count")])
+    # Groups are held to a schema where they are put into run files.
+    [partials] = Grouped("", ("k",), (Sum("n"),)).prepare(0)
+    whole, other = (pa.table({"k": [1], "n": [one]}) for one in (1, 1.5))
+    schema = plain_schema(partials.made(whole.schema))
+    [rows] = partials.apply(other, ShardBooks(BadRowBudget("0")), BatchPosition("", 0))
+    with pytest.raises(SchemaMismatch, match="the sum of 'n' is double, expected int64"):
+        conform_plain(rows, schema)

@@ -13,6 +13,7 @@ from curate.arrow.expressions import refuse_unknown
 from curate.arrow.groups import groups_of, groups_of_sorted, one_chunk
 from curate.arrow.offsets import pack_rows
 from curate.arrow.recast import decoded
+from curate.arrow.schema import calling
 from curate.arrow.types import value_type
 from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
@@ -73,7 +74,13 @@ class Partials(OperatorDefaults):
         del tally, place
         schema = self.made(table.schema)
         keys = [one_chunk(decoded(table.column(key))).cast(schema.field(key).type) for key in self.keys]
-        yield pa.table([*keys, *begun(self.aggregates, table)], schema=schema)
+        yield pa.table([*keys, *begun(self.aggregates, table)], schema=self._noted(schema))
+
+    def _noted(self, schema: pa.Schema) -> pa.Schema:
+        """Returns the schema of partial results that says what they are of, for who refuses a type of theirs."""
+        of = [f"the {one.function} of {one.column!r}" for one in self.aggregates for _ in one.states(pa.null())]
+        states = [calling(field, text) for field, text in zip(list(schema)[len(self.keys) :], of, strict=True)]
+        return pa.schema([*list(schema)[: len(self.keys)], *states])
 
 
 def type_of(aggregate: Aggregate, schema: pa.Schema) -> pa.DataType:
