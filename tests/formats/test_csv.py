@@ -184,7 +184,7 @@ def test_a_missing_column_is_told_with_the_ones_there_are() -> None:
 
 
 def test_a_name_that_is_there_twice_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"column 'a' is in the header of a\.csv 2 times"):
+    with pytest.raises(ConfigError, match=r"column 'a' is in the header of a\.csv 2 times; give each a name"):
         sampled(b"a,a\n1,2\n")
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import curate
-from curate.errors import CorruptInput, CurateError, SchemaMismatch
+from curate.errors import ConfigError, CorruptInput, CurateError, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs, detect
 from curate.formats.read import json_array
 from curate.formats.rows import read, sample_schema
@@ -284,6 +284,15 @@ def test_a_large_array_is_one_shard(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("\n".join(map(json.dumps, rows)))
     found = files("read_json", Format.JSONL, [str(tmp_path)]).in_pieces(50_000)
     assert [shard.id.partition(".")[0] for shard in found.pieces()] == ["a", "b", "b", "b"]
+
+
+def test_a_first_file_that_has_a_column_twice_is_refused_with_what_to_do() -> None:
+    stream = io.BytesIO()
+    pq.write_table(pa.table([pa.array([value]) for value in (1, 2, 3)], names=["a", "a", "b"]), stream)
+    store = FakeStore()
+    object = store.put("1.parquet", stream.getvalue())
+    with pytest.raises(ConfigError, match=r"column 'a' is in 1\.parquet 2 times; write it again, each with a name"):
+        sample_schema(store, object, detect(object.uri))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -375,7 +375,9 @@ def sample_csv(
     times = Counter(names)
     for name, count in times.items():
         if count > 1:
-            raise ConfigError(f"column {name!r} is in the header of {object.uri} {count} times")
+            raise ConfigError(
+                f"column {name!r} is in the header of {object.uri} {count} times; give each a name of its own there"
+            )
     for name in wanted or ():
         if names and name not in times:
             raise missing_column(object.uri, name, names)

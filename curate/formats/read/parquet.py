@@ -69,7 +69,10 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
         if name not in times:
             raise missing_column(object.uri, name, found.names)
         if times[name] > 1:
-            raise ConfigError.of_column(f"column {name!r} is in {object.uri} {times[name]} times", name)
+            told = (
+                f"column {name!r} is in {object.uri} {times[name]} times; write it again, each with a name of its own"
+            )
+            raise ConfigError.of_column(told, name)
         type = type_to_read(found.field(name).type)
         declared = None if wanted is None else wanted[name]
         if declared is not None and not widens(type, declared):
