@@ -97,7 +97,7 @@ def _of_undone(plan: ShardPlan, matched: OutputMatch) -> Wanted:
 def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it was given up when it was last run, and has no output, or still the one whose
     place another was to take."""
-    over: dict[int, str] = {}
+    over: dict[int, set[str]] = {}
     never = np.full(len(matched.done), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
     for event in outcomes:
@@ -105,13 +105,14 @@ def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, ma
         if rank < len(never) and outcome in (Ending.DONE, Ending.FAILED):
             last = failed_s if outcome == Ending.FAILED else done_s
             last[rank] = max(last[rank], event["time"])
-            if outcome == Ending.FAILED and event["time"] == last[rank]:
-                over[rank] = event.get("over", "")
+            if outcome == Ending.FAILED and event.get("over"):
+                over.setdefault(rank, set()).add(event["over"])
     stands = np.zeros(len(never), dtype=bool)
-    for rank, generation in over.items():
-        if generation and matched.done[rank]:
-            stands[rank] = listing.objects.row(int(matched.position[rank]), "generation") == [generation]
-    return (failed_s > done_s) & (~matched.done | stands)
+    for rank, generations in over.items():
+        # No time tells which came first, for clocks may be apart: a try that saw this output came after it.
+        if matched.done[rank]:
+            stands[rank] = listing.objects.row(int(matched.position[rank]), "generation")[0] in generations
+    return np.where(matched.done, stands, failed_s > done_s)
 
 
 SEGMENT_LINES = 20_000

@@ -24,7 +24,16 @@ from curate.ledger.stages import LAST, StageReport, parse_stages, source_bytes, 
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.place import FOREIGN, NoJobError, ledger_of, no_job
 from curate.observe.run_totals import MOST_GROUPS
-from curate.observe.status import COMPLETE, PENDING, JobCounts, JobStatus, earlier_failures, job_status, with_stages
+from curate.observe.status import (
+    COMPLETE,
+    PENDING,
+    JobCounts,
+    JobStatus,
+    earlier_failures,
+    job_status,
+    leading,
+    with_stages,
+)
 from curate.prefetch import ahead
 from curate.storage.protocol import Object
 from curate.tasks.books import Books
@@ -198,7 +207,7 @@ def status_of(found: FoundJob, now: float) -> JobStatus:
         return status
     if status.state == COMPLETE and summary is not None:
         return _with_reports(status, summary)
-    beat = max(beats, key=lambda beat: beat.updated, default=None)
+    beat = leading(beats, now)
     stages = find_stages(found, beat)
     seen = {key: _status(one, *_read(one), now) for key, one in stages.there.items()}
     return with_stages(status, stages.planned, seen, beat)
@@ -332,7 +341,8 @@ def quick_status(output: str, now: float) -> JobStatus:
     ledger = ledger_of(output)
     listing = _below(ledger, layout.RUNS)
     beats = newest_heartbeats(ledger, listing.run_ids)
-    if not beats or max(beats, key=lambda beat: beat.updated).shards["total"] <= COUNTED_SHARDS:
+    newest = leading(beats, now)
+    if newest is None or newest.shards["total"] <= COUNTED_SHARDS:
         return read_status(output, now)
     return _told(ledger, _job_of(ledger), listing, beats, now)
 
@@ -363,7 +373,7 @@ def _told(
     """Returns what the ledger of a job says, with what its runs last said."""
     if job.get("inputs"):
         job |= ledger.read_growth(_below(ledger, layout.INPUTS))
-    newest = max(beats, key=lambda beat: beat.updated, default=None)
+    newest = leading(beats, now)
     total = newest.shards["total"] if newest else len(ledger.read_plan(_below(ledger, layout.PLAN)))
     summary = _own(read_summary(ledger), job)
     counted = [beat.shards["done"] for beat in beats if beat is newest or (beat.part and beat.running)]

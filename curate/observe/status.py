@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from curate.dataclass import dataclass, field, replace
@@ -207,6 +207,15 @@ def run_status(beat: Heartbeat, now: float) -> RunStatus:
     return RunStatus(beat.run_id, state, beat.started, beat.updated, *where, done, beat.tries, beat.calls, *of_stages)
 
 
+def leading(heartbeats: Iterable[Heartbeat], now: float) -> Heartbeat | None:
+    """Returns the heartbeat that speaks for a job: of the newest run that is at work, else of the newest.
+
+    By their ids: the clock of one that ended long ago may have been ahead of all others.
+    """
+    newest_first = sorted(heartbeats, key=lambda beat: beat.run_id, reverse=True)
+    return next((one for one in newest_first if run_status(one, now).state == RUNNING), (*newest_first, None)[0])
+
+
 @dataclass(frozen=True, slots=True)
 class JobCounts:
     """How far a job is by what lies in its output: its plan, and a listing."""
@@ -228,13 +237,13 @@ def job_status(
 ) -> JobStatus:
     """Returns the status of a job from what was read: its counts, and the rest from one run's heartbeat.
 
-    That run is the newest that is at work, else the newest. `heartbeats` in any order; `summary` is there if the job
-    was complete when it was written.
+    That run is the one that is `leading`. `heartbeats` in any order; `summary` is there if the job was complete when it
+    was written.
     """
     newest_first = sorted(heartbeats, key=lambda beat: beat.run_id, reverse=True)
     runs = [run_status(beat, now) for beat in newest_first]
-    chosen = next((number for number, run in enumerate(runs) if run.state == RUNNING), 0)
-    newest = newest_first[chosen] if newest_first else None
+    newest = leading(newest_first, now)
+    led = next((run.state for run in runs if newest is not None and run.run_id == newest.run_id), PENDING)
     if newest is not None and newest.part:
         running = [one for one, run in zip(newest_first, runs, strict=True) if run.state == RUNNING and one.part]
         newest = _of_parts(running) if running else newest
@@ -242,13 +251,8 @@ def job_status(
     # A plan that was removed is made again by the next run.
     planned = summary.get("shards", {}).get("total", 0) if summary is not None else 0
     complete = summary is not None and done >= max(total, planned)
-    if complete:
-        state = COMPLETE
-    elif not runs or runs[chosen].state == COMPLETE:
-        # A run of a part (`limit`, `sample`) was complete; the job is not.
-        state = PENDING
-    else:
-        state = runs[chosen].state
+    # A run of a part (`limit`, `sample`) was complete; the job is not.
+    state = COMPLETE if complete else PENDING if led == COMPLETE else led
     at_work = newest if state == RUNNING else None
     failed = 0 if complete or newest is None else min(newest.shards["failed"], total - done)
     incomplete = newest.incomplete_input if newest is not None else ()
