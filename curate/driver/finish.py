@@ -209,14 +209,12 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
             found = ledger.read_json(layout.SUMMARY)
         except ObjectNotFound:
             return  # another driver has new work
-        if found.get("fingerprint") != value["fingerprint"]:
-            # A zombie's, or of who overwrote this job: which of the two, only `job.json` can tell.
-            prepared.owned.confirm()
-        elif all(found.get(key) == value[key] for key in value if key != "run_id"):
+        if all(found.get(key) == value[key] for key in value if key != "run_id"):
             return  # it says the same of the job, whichever run wrote it
-        elif found.get("shards", {}).get("total", 0) > value["shards"]["total"] and _plan_has_grown(
-            ledger, prepared.listing
-        ):
+        # A zombie's, or of who overwrote this job, maybe for other inputs: which of the two, only `job.json` can tell.
+        prepared.owned.confirm()
+        known, grown = found.get("shards", {}).get("total", 0), _plan_has_grown(ledger, prepared.listing)
+        if found.get("fingerprint") == value["fingerprint"] and known > value["shards"]["total"] and grown:
             # It knows of shards that were added since. Else of some that are out of the job.
             return
         # It would never be believed again, nor replaced.

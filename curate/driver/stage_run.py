@@ -216,10 +216,11 @@ class _Run:
         """Dispatches, if there is something to do, and writes down how that ended, whatever happens."""
         state, error = RunState.FAILED, ""
         try:
-            with self.signals.getting_ready():
-                self._open()
-            ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
-            state = ended if self._conclude() else RunState.FAILED
+            with self.prepared.owned.explaining():
+                with self.signals.getting_ready():
+                    self._open()
+                ended = RunState.COMPLETE if backend is None else self._dispatch(backend)
+                state = ended if self._conclude() else RunState.FAILED
         except Exception as raised:
             error = ended_by(raised)
             if not isinstance(raised, StorageError):
@@ -386,8 +387,7 @@ class _Run:
         suffix = prepared.record.suffix
         beside = [companion_name(name, suffix, other) for other in companion(suffix) for name in names]
         names += [side_name(side, name) for side in sides for name in names] + beside
-        uris = map(prepared.ledger.uri, names)
-        return {uri: prepared.over[uri] for uri in uris if uri in prepared.over}
+        return {uri: prepared.over[uri] for uri in map(prepared.ledger.uri, names) if uri in prepared.over}
 
     def _look_for_late_outputs(self) -> None:
         """Books what was given up, and has been published since, as done; unless somebody wants the run to end."""

@@ -114,6 +114,16 @@ class FencedStore:
         else:
             self._compare(listing.job_generation, since or self.moment())
 
+    @contextlib.contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Raises JobReplacedError where something is gone, or another, because the job is: reads are not fenced, and
+        who overwrites a job removes what this run was about to read."""
+        try:
+            yield
+        except (ObjectNotFound, GenerationMismatch):
+            self.confirm()
+            raise
+
     def raise_if_lost(self) -> None:
         """Raises JobReplacedError if any thread has found that out. Asks nobody."""
         if self._lost is not None:

@@ -298,8 +298,10 @@ def test_a_growth_that_another_driver_finished(scene: Scene, when: str) -> None:
         scene.check_complete()
 
 
-def test_overwritten_in_the_last_moment(scene: Scene) -> None:
-    """Between the last look and the summary, which takes no time: what is there then is looked at, and not replaced."""
+@pytest.mark.parametrize("same", [False, True])
+def test_overwritten_in_the_last_moment(scene: Scene, same: bool) -> None:
+    """Between the last look and the summary, which takes no time: what is there then is looked at, and not replaced;
+    also if the same job was begun anew, over other inputs."""
     bench = scene.bench
     (at,) = [
         number for number, uri in enumerate(scene.run(-1, "", lambda: None).writes) if uri.endswith("/summary.json")
@@ -308,10 +310,13 @@ def test_overwritten_in_the_last_moment(scene: Scene) -> None:
     scene.pause_s = 0.0
 
     def overwrite() -> None:
-        bench.parameters = {"short": 25}
+        bench.parameters = {} if same else {"short": 25}
+        if same:
+            bench.place.write("in", {"2021/RC-01.jsonl": SOURCE["2021/RC-01.jsonl"] * 2})
         complete(bench.run(clock=FakeClock(scene.clock.now()), overwrite=True, confirm=lambda _: True))
 
     script = scene.run(at, "before", overwrite)
+    assert isinstance(scene.ended, JobReplacedError)
     scene.check_refused(script)
     assert bench.objects()["_curate/summary.json"] == scene.found["_curate/summary.json"]
     assert set(bench.objects()) == set(scene.found)

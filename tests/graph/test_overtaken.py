@@ -267,6 +267,35 @@ def test_extra_outputs_that_an_overwrite_left_are_of_no_job(removed: bool) -> No
     assert verify(f"{world.root}/out").findings == []
 
 
+def ordered(ds: Dataset) -> Dataset:
+    """An exchange whose outputs are of the same names and the same identity, whatever its inputs are."""
+    return ds.sort("k")
+
+
+class BeforeRead(FaultyStore):
+    """Has something happen once, before what a run says of itself is read."""
+
+    def __init__(self, inner: Store, act: list[Callable[[], object]]) -> None:
+        super().__init__(inner)
+        self._act = act
+
+    def _call(self, operation: str, uri: str, *how: Any) -> Any:
+        if operation == "read" and "/out/_curate/runs/" in uri and self._act:
+            self._act.pop()()
+        return super()._call(operation, uri, *how)
+
+
+def test_who_reads_what_an_overwrite_has_removed_is_told_that_the_job_is_gone() -> None:
+    """That the store had failed was told, with the advice to run it again."""
+    world, clock = World(ordered), FakeClock()
+    act: list[Callable[[], object]] = [lambda: world.run(ordered, clock, overwrite=True)]
+    with wrap_stores(lambda store: BeforeRead(store, act)):
+        assert world.run(ordered, clock) == "JobReplacedError", world.said
+    assert not act
+    assert world.complete
+    assert world.run(ordered, FakeClock()) == RunState.COMPLETE.value
+
+
 def outputs_of(world: World) -> dict[str, bytes]:
     """Returns the outputs that are there."""
     stored = memory._buckets[world.root.removeprefix("memory://")]
@@ -277,11 +306,6 @@ def late(world: World, outputs: dict[str, bytes]) -> int:
     """Publishes outputs as workers of a driver that is gone, where there are none by then; returns how many."""
     done = [MemoryStore().publish(f"{world.root}/{name}", data).outcome for name, data in outputs.items()]
     return sum(one is Outcome.CREATED for one in done)
-
-
-def ordered(ds: Dataset) -> Dataset:
-    """An exchange whose outputs are of the same names and the same identity, whatever its inputs are."""
-    return ds.sort("k")
 
 
 @pytest.mark.ci(2)
