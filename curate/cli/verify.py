@@ -30,7 +30,7 @@ def show_verified(output: str, clock: Clock, *, as_json: bool) -> int:
         if as_json:
             click.echo(json_line(report.as_dict()))
         else:
-            at_work = report.state == INCOMPLETE and read_status(output, clock.now()).state == RUNNING
+            at_work = report.state != OK and read_status(output, clock.now()).state == RUNNING
             _render(Console(highlight=False), report, at_work=at_work)
 
     print_what_is_read(printing)
@@ -90,6 +90,11 @@ def _findings(report: VerifyReport, kind: str) -> Iterator[str]:
 
 def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
     """Yields what to do now, if anything."""
+    if at_work and report.state == DAMAGED:
+        # An output, its extra ones and its rows set aside are published one after another: a file that nothing names
+        # is what the next one will name.
+        yield "a run is going on, and may be about to replace this: remove nothing; verify again when it has ended"
+        return
     if not report.shards and report.counts["foreign"]:
         yield "run the job again: it plans its shards anew if the plan was removed, and keeps what is done; then verify"
         return

@@ -182,6 +182,25 @@ def test_a_job_that_is_at_work_is_let_go_on(root: str, run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize("at_work", [False, True])
+def test_nothing_is_to_be_removed_while_a_run_is_going_on(out: str, run: Run, at_work: bool) -> None:
+    """Rows that a redo has set aside are published before the output that names them: who removed the file as advised
+    lost them."""
+    (Path(out) / layout.SUMMARY).unlink()
+    store = open_store(out, f"{out}/{layout.TMP}1")
+    store.publish(f"{out}/{layout.QUARANTINE}0a1b2c3d4e5f6071.jsonl.zst", compress(b"{}\n"))
+    beat = heartbeat("running" if at_work else "interrupted", started=time.time(), updated=time.time())
+    run_id = "29990101T000000.000Z-abc123"
+    store.publish(f"{out}/{layout.run_file(run_id, 'run.json')}", b"{}")
+    store.replace(f"{out}/{layout.run_file(run_id, 'heartbeat.json')}", orjson.dumps({**beat, "run_id": run_id}))
+    code, text, _ = run("verify", out)
+    assert (code, "no output names it" in text) == (1, True)
+    assert (": remove nothing; verify again when it has ended" in text, "remove _curate" in text) == (
+        at_work,
+        not at_work,
+    )
+
+
 @pytest.mark.parametrize("command", ["verify", "head", "quarantine", "logs"])
 @pytest.mark.parametrize("bad", ["swift://bucket/x", "/nowhere/at/all"])
 def test_no_job_is_exit_2(command: str, bad: str, run: Run) -> None:
