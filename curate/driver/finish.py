@@ -192,14 +192,16 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
 
     Other drivers may be at work on the same output. Of two that end, the one that knows of more shards has the last
     word; one that adds shards removes the summary once they are in the plan, and this one looks at the plan once the
-    summary is there, so that one of both sees the other. Beside one that replaces outputs, as this one does, neither
-    knows what the other one replaced, nor which rows set aside it leaves: then the next run, which does, writes it.
-    Raises JobReplacedError if the output is another job's by now.
+    summary is there, so that one of both sees the other. Beside one that replaces outputs, whoever is not sure of what
+    that one replaced, or left rows set aside to it, writes none: one that replaces looks at all there is once more
+    (`unsaid`), and so the last one to end says it. Raises JobReplacedError if the output is another job's by now.
     """
     ledger, replaced = prepared.ledger, bool(prepared.over)
     uri, data = ledger.uri(layout.SUMMARY), orjson.dumps(value, option=orjson.OPT_INDENT_2)
-    if replaced and (prepared.beside_redo or _plan_has_grown(ledger, prepared.listing)):
+    prepared.unsaid = replaced and (prepared.beside_redo or _plan_has_grown(ledger, prepared.listing))
+    if prepared.unsaid:
         _remove(ledger, uri)
+    if prepared.unsaid or prepared.beside_redo:
         return
     published = ledger.store.publish(uri, data)
     if published.outcome is Outcome.DIFFERENT:
@@ -213,14 +215,13 @@ def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:
             return  # it says the same of the job, whichever run wrote it
         # A zombie's, or of who overwrote this job, maybe for other inputs: which of the two, only `job.json` can tell.
         prepared.owned.confirm()
-        known, grown = found.get("shards", {}).get("total", 0), _plan_has_grown(ledger, prepared.listing)
-        if found.get("fingerprint") == value["fingerprint"] and known > value["shards"]["total"] and grown:
-            # It knows of shards that were added since. Else of some that are out of the job.
-            return
+        if found.get("fingerprint") == value["fingerprint"] and _plan_has_grown(ledger, prepared.listing):
+            return  # it may know what was added since: this one does not
         # It would never be believed again, nor replaced.
         _remove(ledger, uri, published.object)
         published = ledger.store.publish(uri, data)
     if _plan_has_grown(ledger, prepared.listing):
+        prepared.unsaid = replaced
         _remove(ledger, uri, None if replaced else published.object)
 
 

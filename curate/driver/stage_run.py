@@ -110,13 +110,13 @@ def run_stage(
             if prepared.uncommitted.remove is not None:
                 stages = prepared.uncommitted.stages
                 prepared.run_ids |= refuse_rivals_in_stages(prepared.output, stages, prepared.stores.of, clock)
-        scheduler = _scheduler(prepared, options)
-        account = RunRecorder(prepared, options, scheduler, clock, started_s, started, at)
+        account = RunRecorder(prepared, options, _scheduler(prepared, options), clock, started_s, started, at)
         prepared.forget_inputs()
         last = len(rounds) == MOST_ROUNDS
         try:
-            ended = _Run(prepared, options, account, clock, signals, last).execute(chosen)
-            return together([*rounds, ended])
+            rounds.append(_Run(prepared, options, account, clock, signals, last).execute(chosen))
+            if last or not prepared.unsaid:
+                return together(rounds)
         except LostRaceError:
             account.log.info("another driver wrote to the ledger first; planning again")
             # What this run had to remove is gone. What is there now, the other driver made.
@@ -128,8 +128,7 @@ def run_stage(
             if whole:
                 # Whatever is not done now is what is to be done again.
                 options = replace(options, retry_failed=False, limit=None, sample=None)
-        # What was seen before is no more.
-        seen = None
+        seen = None  # what was seen before is no more
 
 
 def _scheduler(prepared: Prepared, options: RunOptions) -> Scheduler:

@@ -118,6 +118,8 @@ class Prepared:
     """What was missing of the inputs, which may be incomplete."""
     beside_redo: bool = False
     """Whether another driver replaces outputs, and rows set aside that no output names were left to it."""
+    unsaid: bool = False
+    """Whether this run replaced outputs beside another driver, and is to look once more at all there is."""
 
     def planned(self, plan: ShardPlan, inputs: Inputs | None = None) -> None:
         """Takes a plan, and `inputs`, in the place of those that there are, which are then compared anew."""

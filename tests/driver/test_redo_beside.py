@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import orjson
 import pytest
 
 from curate.ledger.summary import RunState
+from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.storage.protocol import Store
 from curate.stores.faulty import FaultyStore
 from curate.stores.open import wrap_stores
 from tests.job.inline import everything, quarantined, run_job, write_jsonl
 from tests.resume.test_removal import Parted
+from tests.support.fakes import NEVER_S, FakeClock
 
 CHANGES = ("publish", "replace", "delete")
 
@@ -67,3 +70,84 @@ def test_rows_set_aside_stay(tmp_path: Path, options: dict[str, Any]) -> None:
         assert sorted(orjson.loads(row["row"])["id"] for row in quarantined(out)) == ["another", "bad b"], at
         assert len([one for one in everything(out) if one.startswith("_curate/quarantine/")]) == 2, at
     assert ran > 5
+
+
+class Turns:
+    """Two drivers: the first stops before a call, the other one begins, and stops before one of its own if it makes
+    it; then each goes on to its end, in the same order. A call is an operation and a part of a name."""
+
+    def __init__(self, *stops: tuple[str, str]) -> None:
+        self._stops = dict(zip("AB", stops, strict=True))
+        self._there, self._go = ({name: threading.Event() for name in "AB"} for _ in range(2))
+
+    def before(self, driver: str, operation: str, uri: str) -> None:
+        """Waits, the first time, if it is the call."""
+        if (stop := self._stops.get(driver)) and stop[0] == operation and stop[1] in uri:
+            del self._stops[driver]
+            self._there[driver].set()
+            assert self._go[driver].wait(NEVER_S)
+
+    def run(self, first: Callable[[], object], second: Callable[[], object]) -> None:
+        """Runs both, each in a thread of its name."""
+
+        def whole(name: str, act: Callable[[], object]) -> None:
+            try:
+                act()
+            finally:
+                self._there[name].set()
+
+        acts = (("A", first), ("B", second))
+        threads = [threading.Thread(target=whole, args=each, name=each[0]) for each in acts]
+        for thread in threads:
+            thread.start()
+            assert self._there[thread.name].wait(NEVER_S)
+        for thread in threads:
+            self._go[thread.name].set()
+            thread.join(NEVER_S)
+            assert not thread.is_alive()
+
+
+class InTurn(FaultyStore):
+    """The store of a driver that is called as the thread that opened it."""
+
+    def __init__(self, inner: Store, turns: Turns) -> None:
+        super().__init__(inner)
+        self._driver, self._turns = threading.current_thread().name, turns
+
+    def _call(self, operation: str, uri: str, *how: Any) -> Any:
+        self._turns.before(self._driver, operation, uri)
+        return super()._call(operation, uri, *how)
+
+
+@pytest.mark.parametrize(
+    ("second", "stops"),
+    [
+        ({"drop_removed": True}, (("delete", "_curate/quarantine/"), ("read", "/run.json"))),
+        ({"drop_removed": True}, (("read", "schema/output.arrow"), ("publish", "summary.json"))),
+        ({"drop_removed": True, "redo_stale": True}, (("open", "in/a.jsonl"), ("delete", "summary.json"))),
+    ],
+    ids=["sweeps", "ends", "replaces"],
+)
+def test_the_last_one_to_end_says_that_all_is_done(
+    tmp_path: Path, second: dict[str, Any], stops: tuple[tuple[str, str], tuple[str, str]]
+) -> None:
+    """Of one that replaces outputs and one that takes some out: both said "complete", and nobody wrote the summary; or
+    each left rows that are set aside to the other one, and they stayed."""
+    source, out = tmp_path / "in", tmp_path / "out"
+    for name in "abc":
+        write_jsonl(source / f"{name}.jsonl", rows(name, f"bad {name}"))
+    assert run_job(Parted(), source, out).state is RunState.COMPLETE
+    write_jsonl(source / "a.jsonl", rows("a", "another"))
+    (source / "c.jsonl").unlink()
+    ended = []
+
+    def driver(**options: Any) -> Callable[[], object]:
+        return lambda: ended.append(run_job(Parted(), source, out, allow_concurrent=True, **options).state)
+
+    turns = Turns(*stops)
+    with wrap_stores(lambda store: InTurn(store, turns)):
+        turns.run(driver(redo_stale=True, drop_removed=second.get("redo_stale", False)), driver(**second))
+    assert ended == [RunState.COMPLETE] * 2
+    assert read_status(str(out), FakeClock().now()).state == "complete"
+    assert verify(str(out)).findings == []
+    assert sorted(orjson.loads(row["row"])["id"] for row in quarantined(out)) == ["another", "bad b"]
