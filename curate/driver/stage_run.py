@@ -18,7 +18,6 @@ from curate.driver.finish import (
     publish_shard_index,
     publish_summary,
     standing,
-    sweep_quarantine,
     what_stands,
 )
 from curate.driver.helping import Helping, held_back
@@ -428,14 +427,14 @@ class _Run:
         value, owned = self.account.job_summary(), self.prepared.owned
         if value is None:
             return True
-        if self.account.scheduler.launched or owned.was_paused_since((self.account.started, self.account.started_s)):
+        # Rows set aside that no output named when this run began may be named by now, by what another one replaced.
+        sweeps = self.prepared.listing.quarantine and not self.prepared.history.summarised
+        looks = sweeps or self.account.scheduler.launched
+        if looks or owned.was_paused_since((self.account.started, self.account.started_s)):
             ranks = final_check(self.prepared, self.account.generations, self.clock)
             if len(ranks):
                 self._disturbed(ranks)
                 return False
-        else:
-            # What was listed at the start is what there is: this run only says it.
-            sweep_quarantine(self.prepared, self.prepared.listing, self.prepared.matched, self.clock)
         looked = owned.moment()
         for one in self.account.exchanges():
             if one.rows_in != one.rows_out:

@@ -125,8 +125,9 @@ class InTurn(FaultyStore):
         ({"drop_removed": True}, (("delete", "_curate/quarantine/"), ("read", "/run.json"))),
         ({"drop_removed": True}, (("read", "schema/output.arrow"), ("publish", "summary.json"))),
         ({"drop_removed": True, "redo_stale": True}, (("open", "in/a.jsonl"), ("delete", "summary.json"))),
+        ({"drop_removed": True}, (("publish", "/out/a.parquet"), ("delete", "_side/copy/c.parquet"))),
     ],
-    ids=["sweeps", "ends", "replaces"],
+    ids=["sweeps", "ends", "replaces", "has seen rows that are named since"],
 )
 def test_the_last_one_to_end_says_that_all_is_done(
     tmp_path: Path, second: dict[str, Any], stops: tuple[tuple[str, str], tuple[str, str]]
