@@ -11,15 +11,19 @@ from typing import Any
 import orjson
 import pytest
 
+from curate.ledger import layout
+from curate.ledger.compression import compress
+from curate.ledger.heartbeat import LONG_SILENT_S
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.storage.protocol import Store
 from curate.stores.faulty import FaultyStore
-from curate.stores.open import wrap_stores
+from curate.stores.open import open_store, wrap_stores
 from tests.job.inline import everything, quarantined, run_job, write_jsonl
 from tests.resume.test_removal import Parted
 from tests.support.fakes import NEVER_S, FakeClock
+from tests.support.ledgers import heartbeat
 
 CHANGES = ("publish", "replace", "delete")
 
@@ -119,6 +123,7 @@ class InTurn(FaultyStore):
         return super()._call(operation, uri, *how)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("second", "stops"),
     [
@@ -152,3 +157,19 @@ def test_the_last_one_to_end_says_that_all_is_done(
     assert read_status(str(out), FakeClock().now()).state == "complete"
     assert verify(str(out)).findings == []
     assert sorted(orjson.loads(row["row"])["id"] for row in quarantined(out)) == ["another", "bad b"]
+
+
+def test_what_a_redo_elsewhere_that_was_killed_has_set_aside_goes_in_the_end(tmp_path: Path) -> None:
+    """As long as it may be alive, the rows are left to it, and nobody says that all is done: who did swept no more."""
+    source, out, clock, run_id = tmp_path / "in", tmp_path / "out", FakeClock(), "20231114T231320.000Z-abc123"
+    write_jsonl(source / "a.jsonl", rows("a", "bad a"))
+    assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
+    (out / layout.SUMMARY).unlink()
+    store, beat = open_store(str(out), f"{out}/{layout.TMP}1"), heartbeat("running", started=0, updated=clock.now())
+    store.publish(f"{out}/{layout.QUARANTINE}0a1b2c3d4e5f6071.jsonl.zst", compress(b"{}\n"))
+    store.publish(f"{out}/{layout.run_file(run_id, 'run.json')}", orjson.dumps({"run_id": run_id, "replaces": True}))
+    store.publish(f"{out}/{layout.run_file(run_id, 'heartbeat.json')}", orjson.dumps({**beat, "run_id": run_id}))
+    for silent in (False, True):
+        assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
+        assert ((out / layout.SUMMARY).exists(), verify(str(out)).findings == []) == (silent, silent)
+        clock.advance(1 + LONG_SILENT_S)
