@@ -30,7 +30,7 @@ class Pii(TextJob):
     """
 
     name = "pii"
-    version = "3"
+    version = "4"
     kinds: list[str] = param(sorted(KINDS), help="what is looked for")
     action: Literal["replace", "annotate", "drop"] = param(
         "replace",
