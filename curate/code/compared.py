@@ -38,8 +38,8 @@ from curate.code.closures import (
     value_text,
 )
 from curate.code.kinds import is_a, items_in, own_dict, pairs_in
-from curate.code.names import CHANGING, WHOLE
-from curate.code.own import Origin, told_from
+from curate.code.names import CHANGING, used_of_self
+from curate.code.own import Origin, Variable, told_from
 from curate.code.sources import Module, Sources
 from curate.code.started import as_started
 from curate.code.syntax import is_literal
@@ -51,15 +51,12 @@ _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
 """Mappings that are made of dictionaries."""
 _LONG = 200
 """Of what is in another value, longer texts are hashed, in characters."""
-_AS_MADE = ("__init__", "__post_init__", "__setstate__")
-"""Methods that set what an object is made with."""
 _GENERATORS = ("numpy.random._generator", "numpy.random.mtrand")
 """Modules of what draws numbers in numpy."""
 _MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
 """What makes values of other libraries of what it is given alone."""
 _MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
 """And what is not called as the class of what it makes."""
-_ASK_NOTHING = ("getattr", "id", "isinstance", "setattr", "super", "type")
 _OWN = "its own"
 """Stands for what a process has of its own."""
 
@@ -200,6 +197,24 @@ def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
     return False
 
 
+def is_stated(variable: Variable, value: Any) -> bool:
+    """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
+    no function of the user's in between: the text of each tells it."""
+    return len(variable.assigned) == 1 and is_made_by(variable.used.module, variable.assigned[0][1], value)
+
+
+def tells(variable: Variable) -> bool:
+    """Returns whether what is assigned to a variable is this value, by its text alone, or is code."""
+    if len(variable.assigned) != 1:
+        return not variable.assigned
+    [(is_all, node)] = variable.assigned
+    try:
+        literal = ast.literal_eval(node) if is_all and isinstance(node, ast.expr) else variable
+        return is_data(literal) and value_text("", literal) == value_text("", variable.value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
+        return False
+
+
 def is_of_parts(value: Any) -> bool:
     """Returns whether a value is one of Python's or a library's that its parts decide, or a table with one."""
     if is_a(value, TABLES):
@@ -322,47 +337,11 @@ def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:
 
 
 def of_self(cls: type, sources: Sources) -> Iterator[tuple[str, str]]:
-    """Yields the attributes that the methods of a user's class use of their objects, each with how: it is `asked`,
-    `set` after these were made, or `filled`, as a cache is."""
+    """Yields what the methods of a user's class use of their objects (see `used_of_self`)."""
     bodies = [used.statement for base in cls.__mro__ if (used := sources.of(base)) is not None]
-    methods = [one for body in bodies if isinstance(body, ast.ClassDef) for one in body.body]
-    for method in (one for one in methods if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)):
-        me = next((one.arg for one in (*method.args.posonlyargs, *method.args.args)), "")
-        nodes = list(ast.walk(method))
-        for one in nodes:
-            name, inner = _self_name(one, me), _self_name(getattr(one, "value", None), me)
-            if name and _is_read(one):
-                yield name, "asked"
-            elif name and method.name not in _AS_MADE:
-                yield name, "set"
-            if inner and method.name not in _AS_MADE and (not _is_read(one) or _calls_a_change(one)):
-                yield inner, "filled"
-        if me and method.name not in _AS_MADE and any(_hands_on(one, me) for one in nodes):
-            yield WHOLE, "asked"
-
-
-def _is_read(node: ast.AST) -> bool:
-    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
-
-
-def _calls_a_change(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute) and CHANGING.fullmatch(node.attr) is not None
-
-
-def _self_name(node: Any, me: str) -> str:
-    """Returns the `name` of `self.name`, as `me` is called; empty for another expression."""
-    match node:
-        case ast.Attribute(ast.Name(called), str(name)) if called == me:
-            return name
-    return ""
-
-
-def _hands_on(node: ast.AST, me: str) -> bool:
-    """Returns whether an expression hands an object on, of which others may ask anything then."""
-    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id in _ASK_NOTHING):
-        return False
-    given = (*node.args, *(one.value for one in node.keywords))
-    return any(isinstance(one, ast.Name) and one.id == me for one in given)
+    for body in bodies:
+        if isinstance(body, ast.ClassDef):
+            yield from used_of_self(body)
 
 
 def _is_of_user(cls: type, sources: Sources) -> bool:

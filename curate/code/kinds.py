@@ -16,6 +16,9 @@ _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 DECIMAL_BITS = 14_000
 """Bits of numbers up to which Python makes decimals of them, however it is set up."""
+_FIELDS = ("__dataclass_fields__", "__pydantic_fields__")
+_NO_DEFAULT = ("_MISSING_TYPE", "_Nothing", "PydanticUndefinedType")
+"""Types of what stands for a default that is not there."""
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -73,14 +76,33 @@ def own_dict(value: Any) -> dict[str, Any]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """Returns the defaults of the fields of a named tuple, which has descriptors for them; none of another class.
+    """Returns the defaults of the fields that a record has beside those of its bases: of a named tuple, a dataclass, a
+    class of attrs or pydantic, which may keep them elsewhere than in the class; none of another class. Where a function
+    makes one that closes over others, this.
 
     >>> import collections
     >>> defaults_of(collections.namedtuple("P", "a b", defaults=[1]))
     {'b': 1}
     """
-    named = own_dict(cls).get("_field_defaults") if issubclass(type(cls), type) else None
-    return named if type(named) is dict else {}
+    has = own_dict(cls) if issubclass(type(cls), type) else {}
+    named = has.get("_field_defaults")
+    if type(named) is dict:
+        return named
+    fields: dict[str, Any] = next((has[one] for one in _FIELDS if type(has.get(one)) is dict), {})
+    if isinstance(attributes := has.get("__attrs_attrs__"), tuple):
+        fields = {one.name: one for one in attributes}
+    found, above = dict[str, Any](), dict[str, Any]()
+    for name, field in fields.items():
+        given = getattr(field, "default", None)
+        # A dataclass closes over what makes its defaults.
+        making = getattr(given, "factory", None) or ("__pydantic_fields__" in has and field.default_factory)
+        if getattr(making, "__closure__", None) is not None:
+            found[name] = making
+        elif not making and type(given).__name__ not in _NO_DEFAULT:
+            found[name] = given
+    for base in cls.__mro__[:0:-1] if found else ():
+        above |= defaults_of(base)
+    return {name: one for name, one in found.items() if above.get(name, found) is not one}
 
 
 def is_called(imported: str, value: Any) -> bool:

@@ -8,10 +8,14 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 CHANGING = re.compile("append(left)?|add|update|setdefault|extend|insert|pop(item)?|remove|discard|clear")
 """Methods that change what they are called on."""
 _MADE = re.compile("_.*_|_fields|_field_defaults")
+_AS_MADE = ("__init__", "__post_init__", "__setstate__")
+"""Methods that set what an object is made with."""
+_ASK_NOTHING = ("getattr", "id", "isinstance", "setattr", "super", "type")
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = _FUNCTIONS | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 """What has names of its own."""
@@ -153,3 +157,45 @@ def _own(scope: ast.AST, around: frozenset[str]) -> frozenset[str]:
         if one is scope or not isinstance(one, _SCOPES):
             queue += ast.iter_child_nodes(one)
     return frozenset(found - stated)
+
+
+def used_of_self(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yields the attributes that the methods of a class use of their objects, each with how: it is `asked`, `set` after
+    these were made, or `filled`, as a cache is; `WHOLE` where they hand these on."""
+    for method in (one for one in body.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)):
+        me = next((one.arg for one in (*method.args.posonlyargs, *method.args.args)), "")
+        nodes = list(ast.walk(method))
+        for one in nodes:
+            name, inner = _self_name(one, me), _self_name(getattr(one, "value", None), me)
+            if name and _is_read(one):
+                yield name, "asked"
+            elif name and method.name not in _AS_MADE:
+                yield name, "set"
+            if inner and method.name not in _AS_MADE and (not _is_read(one) or _calls_a_change(one)):
+                yield inner, "filled"
+        if me and method.name not in _AS_MADE and any(_hands_on(one, me) for one in nodes):
+            yield WHOLE, "asked"
+
+
+def _is_read(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+
+
+def _calls_a_change(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and CHANGING.fullmatch(node.attr) is not None
+
+
+def _self_name(node: Any, me: str) -> str:
+    """Returns the `name` of `self.name`, as `me` is called; empty for another expression."""
+    match node:
+        case ast.Attribute(ast.Name(called), str(name)) if called == me:
+            return name
+    return ""
+
+
+def _hands_on(node: ast.AST, me: str) -> bool:
+    """Returns whether an expression hands an object on, of which others may ask anything then."""
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and node.func.id in _ASK_NOTHING):
+        return False
+    given = (*node.args, *(one.value for one in node.keywords))
+    return any(isinstance(one, ast.Name) and one.id == me for one in given)

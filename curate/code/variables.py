@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from curate.code.closures import PLAIN, Unhashable, closed_over, fields_of, is_environment, made_text, value_text
+from curate.code.closures import PLAIN, closed_over, fields_of, is_environment, made_text, value_text
 from curate.code.compared import (
     CODE,
     asked_of_self,
@@ -31,13 +31,14 @@ from curate.code.compared import (
     held,
     is_cached,
     is_data,
-    is_made_by,
     is_made_of_text,
     is_object,
     is_of_parts,
+    is_stated,
     is_whole,
     of_self,
     says,
+    tells,
 )
 from curate.code.kinds import defaults_of, is_a, is_called, is_path, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
@@ -174,6 +175,8 @@ class Variables:
         called = called or cls.__name__
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
         has = {**vars(cls), **(defaults_of(cls) if body else {})}
+        if (made := _made_above(used.statement)) and self._origins.of(used.module, made).reads:
+            has |= defaults_of(cls.__bases__[0])
         for name in sorted(has.keys() - {*self._left_out.get(cls, ())}):
             self._add(f"{called}.{name}", has[name], used, body, is_public=not name.startswith("_"))
         for one in body:
@@ -209,7 +212,7 @@ class Variables:
         if is_a(one.value, types.FunctionType) and one.is_computed:
             if (origin := self._origin(one)) is not None:
                 yield from self._choice(one, origin)
-        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not _tells(one)):
+        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not tells(one)):
             kind = type(one.value)
             if one.is_chosen and not is_a(one.value, type) and self._sources.of(kind) is not None:
                 yield f"{one.name} is a {kind.__qualname__}"
@@ -363,10 +366,14 @@ class Variables:
             value = value.__self__
         if is_a(value, dict) and is_environment(value):
             yield one.name, beside_environment(value)
-        elif is_a(value, enum.Enum) and says(inner := own_dict(value).get("_value_"), self._sources):
-            is_told = type(inner) in PLAIN or _is_stated(one, inner)
-            yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
-        elif is_data(value) and not (_is_stated(one, value) and is_of_parts(value)):
+        elif is_a(value, enum.Enum):
+            inner = own_dict(value).get("_value_")
+            if says(inner, self._sources):
+                is_told = type(inner) in PLAIN or is_stated(one, inner)
+                yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
+            for name, has in self._set_on(value).items():
+                yield f"{one.name}.{name}", self._compared(has, one, origin)
+        elif is_data(value) and not (is_stated(one, value) and is_of_parts(value)):
             if not (origin.is_placed and not origin.reads and is_path(value)):
                 yield one.name, self._compared(value, one, origin, is_known=True)
         elif is_a(value, CODE):
@@ -375,13 +382,26 @@ class Variables:
         elif has_objects(value, self._sources):
             yield one.name, self._compared(value, one, origin)
         elif is_whole(value) or not (is_object(value, self._sources) or attributes_of(value)):
-            if one.used.module.path and says(value, self._sources) and not _is_stated(one, value):
+            if one.used.module.path and says(value, self._sources) and not is_stated(one, value):
                 yield one.name, self._compared(value, one, origin)
         else:
             has = attributes_of(value)
             for name in self._asked(one, value, has):
                 if name in has and name not in origin.labels and self._counts(has[name]):
                     yield f"{one.name}.{name}", self._compared(has[name], one, origin)
+
+    def _set_on(self, value: enum.Enum) -> dict[str, Any]:
+        """Returns the attributes that a choice has beside its value: those that it was made with, if what makes it
+        reads any from elsewhere, or that are set from outside."""
+        cls, makers = type(value), list[tuple[Module, ast.AST]]()
+        for used in filter(None, map(self._sources.of, cls.__mro__)):
+            body = getattr(used.statement, "body", ())
+            makers += [(used.module, by) for by in body if getattr(by, "name", "") in ("__init__", "__new__")]
+        if makers and not any(self._origins.of(module, [by]).reads for module, by in makers):
+            return {}
+        left_out = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+        has = {name: at for name, at in own_dict(value).items() if not (name in left_out or is_cached(cls, name))}
+        return {name: at for name, at in has.items() if name[-1] != "_" and self._counts(at)}
 
     def _asked(self, one: Variable, value: Any, has: Mapping[str, Any]) -> Iterable[str]:
         """Returns the attributes of an object that code asks for, of itself or by the name of its variable; where it is
@@ -407,6 +427,11 @@ class Variables:
         return not one.assigned and (is_named or name in self._attributes.get((one.used.module.name, owner), {}))
 
 
+def _made_above(statement: ast.stmt) -> list[ast.AST]:
+    """Returns the calls that make what a class is derived from, as `namedtuple("P", "k")`: no other statement does."""
+    return [one for one in getattr(statement, "bases", ()) if isinstance(one, ast.Call)]
+
+
 def _values(module: Module) -> Mapping[str, Any]:
     """Returns the values of a module's names; none if it is not imported."""
     return vars(sys.modules[module.name]) if module.name in sys.modules else {}
@@ -417,23 +442,5 @@ def _place(used: Used) -> tuple[str, int]:
     return used.module.path, used.statement.lineno
 
 
-def _tells(variable: Variable) -> bool:
-    """Returns whether what is assigned to a variable is this value, by its text alone, or is code."""
-    if len(variable.assigned) != 1:
-        return not variable.assigned
-    [(is_all, node)] = variable.assigned
-    try:
-        literal = ast.literal_eval(node) if is_all and isinstance(node, ast.expr) else variable
-        return is_data(literal) and value_text("", literal) == value_text("", variable.value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
-        return False
-
-
 def _short(text: str) -> str:
     return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _is_stated(variable: Variable, value: Any) -> bool:
-    """Returns whether what is assigned to a variable makes this value of code, literals and other variables alone, with
-    no function of the user's in between: the text of each tells it."""
-    return len(variable.assigned) == 1 and is_made_by(variable.used.module, variable.assigned[0][1], value)

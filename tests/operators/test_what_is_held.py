@@ -192,6 +192,31 @@ VALUES = {
     "in a class that is used": "class C: pass\nC.k = read()\ndef f(row): return C.k",
     "in an object": "class O:\n    def __init__(self, k): self.k = k\n    def o(self): return self.k\n"
     "o = O(read())\ndef f(row): return o.o()",
+    "a default of a derived named tuple": "import collections\n"
+    "class P(collections.namedtuple('P', 'k', defaults=[read()])): pass\ndef f(row): return P().k",
+    "a default of a record with slots": "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass R:\n"
+    "    k: int = read()\ndef f(row): return R().k",
+    "a default of a record that is derived": "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass R:\n"
+    "    k: int = dataclasses.field(default=read())\nclass Q(R): pass\ndef f(row): return Q().k",
+    "a default of a record that is closed over": "import dataclasses\n@dataclasses.dataclass(slots=True)\n"
+    "class R:\n    k: int = read()\ndef make(R): return lambda row: R().k\nf = make(R)",
+    "a default of a record that a function makes": "import dataclasses\n"
+    "R = dataclasses.make_dataclass('R', [('k', int, read())], slots=True)\ndef f(row): return R().k",
+    "a default of attrs": "import attrs\n@attrs.define\nclass R:\n    k: int = read()\ndef f(row): return R().k",
+    "what makes one of attrs": f"import attrs\n{MADE}\n@attrs.define\nclass R:\n"
+    "    k: int = attrs.field(factory=make(read()))\ndef f(row): return R().k",
+    "a default of pydantic": "import pydantic\nclass R(pydantic.BaseModel):\n    k: int = read()\n"
+    "def f(row): return R().k",
+    "what makes one of pydantic": f"import pydantic\n{MADE}\nclass R(pydantic.BaseModel):\n"
+    "    k: int = pydantic.Field(default_factory=make(read()))\ndef f(row): return R().k",
+    "what an enumeration's members are made with": "import enum\nclass E(enum.Enum):\n    A = 1\n"
+    "    def __init__(self, v): self.k = read()\ndef f(row): return E.A.k",
+    "what a member that is closed over is made with": "import enum\nclass E(enum.Enum):\n    A = 1\n"
+    "    def __new__(cls, v):\n        made = object.__new__(cls)\n        made._value_, made.k = v, read()\n"
+    "        return made\ndef make(e): return lambda row: e.k\nf = make(E.A)",
+    "what a member in a list is made with": "import enum\nclass B(enum.Enum):\n"
+    "    def __init__(self, v): self.k = read()\nclass E(B): A = 1\nv = [E.A]\ndef f(row): return v[0].k",
+    "an attribute of a member": "import enum\nclass E(enum.Enum): A = 1\nE.A.k = read()\ndef f(row): return E.A.k",
     "in an enumeration": "import enum\nclass E(enum.Enum):\n    A = read()\ndef make(e): return lambda row: e.value\n"
     "f = make(E.A)",
     "what a function closes over": f"{MADE}\nh = make(read())\n{CALLED}",
@@ -228,6 +253,13 @@ TOLD = {
     "what it counts": "def h(x):\n    h.k += 1\n    return x\nh.k = 0\ndef f(row): return h(row)",
     "one for each type": "import functools\n@functools.singledispatch\ndef h(x): return 0\n@h.register\n"
     "def _(x: int): return 1\ndef f(row): return h(row)",
+    "a default of a derived one": "import collections\n"
+    "class P(collections.namedtuple('P', 'k', defaults=[1])): pass\ndef f(row): return P().k",
+    "a default of a record with slots": "import dataclasses\n@dataclasses.dataclass(slots=True)\nclass R:\n"
+    "    k: int = 1\n    n: list = dataclasses.field(default_factory=lambda: [])\nclass Q(R): pass\n"
+    "def f(row): return Q().k",
+    "defaults of attrs": "import attrs\n@attrs.define\nclass R:\n    k: int = 1\n    n: list = attrs.Factory(list)\n"
+    "    m: list = attrs.field(factory=lambda: [])\ndef f(row): return R().k",
 }
 """Nothing is computed in these: no value is beside their statements."""
 RECORDS = {
