@@ -17,7 +17,6 @@ import operator
 import os
 import random
 import re
-import sys
 import types
 import uuid
 from collections import UserList, UserString, defaultdict, deque
@@ -32,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import DECIMAL_BITS, is_a, items_in, own_dict, pairs_in, shown
+from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, own_dict, pairs_in, shown
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, definition
@@ -113,7 +112,7 @@ def module_of(function: types.FunctionType) -> str | None:
 
 def is_of_no_file(module: str | None) -> bool:
     """Returns whether no file is known to be the module of a name."""
-    return getattr(sys.modules.get(module or ""), "__file__", None) is None
+    return getattr(loaded(module or ""), "__file__", None) is None
 
 
 def code_text(code: types.CodeType) -> str:

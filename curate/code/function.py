@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,7 @@ from curate.code.closures import (
 )
 from curate.code.compared import held
 from curate.code.digest import code_digest
-from curate.code.kinds import is_a
+from curate.code.kinds import is_a, loaded
 from curate.code.names import AROUND, globals_read, names_in
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.variables import Variables
@@ -92,8 +91,8 @@ def _decorating(value: Any, sources: Sources) -> Module | None:
     if is_a(value, types.FunctionType) and sources.module(module_of(value) or ""):
         return None
     name, lies_in = (str(getattr(value, one, None) or "") for one in ("__name__", "__module__"))
-    module = sources.module(lies_in) if lies_in in sys.modules else None
-    if module is None or vars(sys.modules[lies_in]).get(name) is not value:
+    module = sources.module(lies_in) if (known := loaded(lies_in)) is not None else None
+    if module is None or vars(known).get(name) is not value:
         return None
     match module.defined.get(name):
         case [ast.FunctionDef(decorator_list=[_, *_])]:

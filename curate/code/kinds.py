@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ DECIMAL_BITS = 14_000
 _FIELDS = ("__dataclass_fields__", "__pydantic_fields__")
 _NO_DEFAULT = ("_MISSING_TYPE", "_Nothing", "PydanticUndefinedType")
 """Types of what stands for a default that is not there."""
+_PROGRAMS: dict[int, tuple[types.ModuleType, dict[str, Any]]] = {}
+"""What stands for programs that are no modules, by the ids of their names, which are kept."""
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -105,11 +108,33 @@ def defaults_of(cls: type) -> dict[str, Any]:
     return {name: one for name, one in found.items() if above.get(name, found) is not one}
 
 
+def loaded(name: str) -> types.ModuleType | None:
+    """Returns a module that this process has imported. What cProfile or `trace` runs calls itself `__main__`, and is no
+    module: one with its names stands for it.
+
+    >>> loaded("sys") is sys, loaded("not.there")
+    (True, None)
+    """
+    known = sys.modules.get(name)
+    if name != "__main__":
+        return known
+    frame, found = sys._current_frames().get(threading.main_thread().ident or 0), list[dict[str, Any]]()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == name:
+            found.append(frame.f_globals)
+        frame = frame.f_back
+    has = found[0] if found else {}
+    if known is None or has is vars(known) or "__file__" not in has or not any(one is vars(known) for one in found):
+        return known
+    program, _ = _PROGRAMS.setdefault(id(has), (types.ModuleType(name), has))
+    program.__dict__.update(has)
+    return program
+
+
 def is_called(imported: str, value: Any) -> bool:
     """Returns whether a value is what is imported by a name in full: a module, or what one has."""
     above, _, name = imported.rpartition(".")
-    known = sys.modules.get(imported)
-    return known is value or (above in sys.modules and vars(sys.modules[above]).get(name) is value)
+    return loaded(imported) is value or ((known := loaded(above)) is not None and vars(known).get(name) is value)
 
 
 def is_path(value: Any) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from curate import jobs
 from curate.code.closures import is_curates, module_of
-from curate.code.kinds import is_a
+from curate.code.kinds import is_a, loaded
 from curate.code.loaded import changed_since_import
 from curate.code.names import CALLED, WHOLE, names_in, own_names
 from curate.code.syntax import definition, walruses
@@ -205,7 +205,7 @@ class Sources:
         if root in imports.modules or root in imports.names:
             found = imports.modules.get(root) or imports.called(root)
         else:  # `m = importlib.import_module("package.module")`
-            value: Any = vars(sys.modules[module.name]).get(root) if module.name in sys.modules else None
+            value: Any = vars(known).get(root) if (known := loaded(module.name)) is not None else None
             if imports is not module.imports or not is_a(value, ModuleType):
                 return []
             found = [value.__name__]
@@ -257,12 +257,12 @@ def _parsed(name: str, path: Path) -> Module | None:
     try:
         data = path.read_bytes()
         # What runs as `python -m package.job` is called __main__, and knows in which package it lies.
-        known = getattr(sys.modules.get(name), "__package__", None)
+        known = getattr(loaded(name), "__package__", None)
         package = known or (name if path.name == "__init__.py" else name.rpartition(".")[0])
         module = replace(_top(name, package, data), path=str(path))
     except (OSError, SyntaxError, ValueError):
         return None
-    if (loaded := sys.modules.get(name)) is not None and (changed := changed_since_import(loaded, str(path), data)):
+    if (now := loaded(name)) is not None and (changed := changed_since_import(now, str(path), data)):
         raise ConfigError(
             f"{path} has changed since this process imported it: {changed} is another function there now. Rows would "
             "be made by the old code, and recorded as those of the new: start the program again, or importlib.reload "
@@ -389,13 +389,13 @@ def _dotted(node: ast.expr) -> str:
 
 
 def _file(name: str) -> Path | None:
-    module = sys.modules.get(name)
+    module = loaded(name)
     if module is not None:
         path = getattr(module, "__file__", None)
     else:
         spec = _spec(name)
         path = spec.origin if spec is not None and spec.has_location else None
-    return Path(path) if path and path.endswith(".py") and Path(path).exists() else None
+    return Path(path).absolute() if path and path.endswith(".py") and Path(path).exists() else None
 
 
 def _spec(name: str) -> ModuleSpec | None:

@@ -40,7 +40,7 @@ from curate.code.compared import (
     says,
     tells,
 )
-from curate.code.kinds import defaults_of, is_a, is_called, is_path, own_dict
+from curate.code.kinds import defaults_of, is_a, is_called, is_path, loaded, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
 from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
@@ -192,7 +192,7 @@ class Variables:
         yield from self._imported.values()
         yield from self._made.values()
         for key, one in self._found.items():
-            told = BEGUN.told(sys.modules.get(key[0]), ".".join(key), "\n".join(self._lines(key, one)))
+            told = BEGUN.told(loaded(key[0]), ".".join(key), "\n".join(self._lines(key, one)))
             if told:
                 yield told
 
@@ -434,7 +434,7 @@ def _made_above(statement: ast.stmt) -> list[ast.AST]:
 
 def _values(module: Module) -> Mapping[str, Any]:
     """Returns the values of a module's names; none if it is not imported."""
-    return vars(sys.modules[module.name]) if module.name in sys.modules else {}
+    return {} if (known := loaded(module.name)) is None else vars(known)
 
 
 def _place(used: Used) -> tuple[str, int]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from curate.around import contextmanager
 from curate.code.closures import PLAIN, closed_over, is_curates, module_of
 from curate.code.function import callable_text
-from curate.code.kinds import is_a, items_in, own_dict, pairs_in
+from curate.code.kinds import is_a, items_in, loaded, own_dict, pairs_in
 from curate.code.names import names_in
 from curate.code.sources import installed
 from curate.code.started import BEGUN
@@ -100,7 +100,7 @@ def _binds(code: types.CodeType) -> bool:
 def _is_of_user(module: str | None) -> bool:
     """Returns whether a module is none of curate's, of Python's or of an installed library."""
     root = (module or "").partition(".")[0]
-    path = getattr(sys.modules.get(module or ""), "__file__", None)
+    path = getattr(loaded(module or ""), "__file__", None)
     if root in sys.stdlib_module_names or (module is not None and is_curates(module)):
         return root == "__main__"
     return path is None or not any(map(Path(path).resolve().is_relative_to, installed()))

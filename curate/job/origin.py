@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from curate.code.kinds import loaded
 from curate.errors import ConfigError
 from curate.job.asset import Asset
 from curate.job.params import recorded_scalar, recorded_value
@@ -47,7 +47,7 @@ def origin_of(cls: type, parameters: Mapping[str, Any], settings: Mapping[str, A
 
 def _home(cls: type) -> tuple[str, str]:
     """Returns the file of a class, and the name that its module is imported by; empty for a program's own."""
-    module = sys.modules.get(cls.__module__)
+    module = loaded(cls.__module__)
     path = getattr(module, "__file__", None)
     if path is None or not os.path.isfile(path):  # noqa: PTH113 - text, as it goes into the ledger
         return "", ""

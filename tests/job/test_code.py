@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import linecache
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -223,6 +225,34 @@ def other(x):
         before = digest(self.COMMON, "-m", "package.mine")
         assert before == digest(self.COMMON, "-c", "import package.mine")
         assert before != digest(self.COMMON.replace("return x\n", "return -x\n"), "-m", "package.mine")
+
+    @pytest.mark.parametrize("change", ["", "k = 1", "b + 1"])
+    def test_a_program_is_the_same_one_under_a_profiler(self, change: str, tmp_path: Path) -> None:
+        """cProfile and `trace` run it with names that are of no module, and `__main__` is theirs: what it uses counted
+        for nothing, and `curate retry` would have run the profiler."""
+        source = (
+            "from curate import Job\nfrom curate.code.function import callable_text\n"
+            "from curate.job.definition import job_digest\nfrom curate.job.origin import origin_of\n"
+            "k = 1\ndef help(b): return b + 1, k\nclass Mine(Job):\n    def process(self, b): return help(b)\n"
+            "def make(h): return lambda b: h(b)\nclass Called:\n    def __call__(self, b): return help(b)\n"
+            "told = [job_digest(Mine, is_identity=True), job_digest(Mine), origin_of(Mine, {}, {})]\n"
+            "told += [callable_text('f', one) for one in (help, make(help), lambda b: help(b), Called)]\n"
+        )
+        path = tmp_path / "mine.py"
+
+        def told(source: str) -> list[Any]:
+            path.write_text(source)
+            linecache.checkcache()
+            plain: list[Any] = runpy.run_path(str(path), run_name="__main__")["told"]
+            names = {"__name__": "__main__", "__file__": str(path), "__package__": None}
+            exec(compile(source, str(path), "exec"), names)
+            assert names["told"] == plain
+            return plain
+
+        before, after = told(source), told(source.replace(change, f"{change} + 1") if change else f"# said\n{source}")
+        same = [one == other for one, other in zip(before, after, strict=True) if not isinstance(one, dict)]
+        assert same == [not change] * len(same)
+        assert before[2]["script"] == str(path)
 
     def test_installed_packages_are_named_and_not_read(self, modules: Modules) -> None:
         one, other = (job_source("import pyarrow.compute as pc", f"pc.{name}(b)") for name in ("abs", "negate"))
