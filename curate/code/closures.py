@@ -13,6 +13,7 @@ import enum
 import functools
 import hashlib
 import inspect
+import itertools
 import operator
 import os
 import random
@@ -54,7 +55,7 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 """The code of each function that chooses another one by a type."""
 
 
-_SHARED = (list, tuple, dict)
+_SHARED = frozenset({list, tuple, dict})
 """Types of what may be in a value at many places, of which each may be in others."""
 _LONGEST = 1 << 20
 """Longer texts, in characters, are hashed where they come again in one value."""
@@ -187,7 +188,7 @@ def is_plain(value: Any) -> bool:
 
 def _value_text(name: str, value: Any, seen: Seen) -> str:
     # Those that millions are of are told before all others.
-    if type(value) in (list, tuple):
+    if type(value) is list or type(value) is tuple:
         return f"{type(value).__name__}({', '.join([value_text(name, item, seen) for item in value])})"
     if type(value) is dict and not is_environment(value):
         pairs = [f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in value.items()]
@@ -206,7 +207,10 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
     if is_a(value, Mapping):
         if is_environment(value):
             raise Unhashable(name, value, "the whole environment (take the variables that are needed out of it)")
-        has = pairs_in(value) if is_a(value, dict) else value.items()
+        is_dict = is_a(value, dict)
+        has = [*(pairs_in(value) if is_dict else itertools.islice(value.items(), len(value) + 1))]
+        if not is_dict and len(has) > len(value):
+            raise Unhashable(name, value, f"a {type(value).__name__} that holds more than its length says")
         pairs = [f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in has]
         return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
     if is_a(value, set | frozenset):

@@ -135,10 +135,10 @@ def is_whole(value: Any) -> bool:
 
 def says(value: Any, sources: Sources) -> bool:
     """Returns whether a value has anything in it that can be compared and that no statement of code tells."""
-    seen = set[int]()
+    seen, known = set[int](), dict[int, tuple[Any, bool]]()
     queue = [value]
     for one in queue:
-        if type(one) in PLAIN or is_data(one):
+        if type(one) in PLAIN or _is_data(one, known):
             return True
         if id(one) in seen:
             continue
@@ -361,7 +361,7 @@ def held(value: Any, sources: Sources) -> Iterator[types.FunctionType | types.Mo
         if type(one) in PLAIN or id(one) in seen or is_plain(one):
             continue
         seen.add(id(one))
-        if type(one) in (dict, list, tuple):  # of which there are millions
+        if any(type(one) is kind for kind in (dict, list, tuple)):  # of which there are millions
             parts = chain(one, one.values()) if type(one) is dict else one
             queue += [inner for inner in parts if type(inner) not in PLAIN]
             continue

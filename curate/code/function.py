@@ -49,7 +49,8 @@ def callable_text(name: str, function: Any) -> str:
         variables.take(module, call, queue)
     functions = list(_functions(function, set()))
     classes = list(_classes(function, sources))
-    further = [one for one in held(function, sources) if one not in functions and one not in classes]
+    known = {*map(id, (*functions, *classes))}
+    further = [one for one in held(function, sources) if id(one) not in known]
     functions += [one for one in further if isinstance(one, types.FunctionType)]
     for one in functions:
         # What `exec` made in a namespace without a name is of no module.

@@ -11,7 +11,7 @@ import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
@@ -32,7 +32,11 @@ def is_a(value: Any, kinds: Kinds) -> bool:
     >>> is_a({}, dict | list), is_a(mock.Mock(spec=dict), dict)
     (True, False)
     """
-    return issubclass(type(value), kinds)
+    try:
+        return issubclass(type(value), kinds)
+    except Exception:  # noqa: BLE001 - what a metaclass of the user's raises, which abstract classes compare with others
+        several = kinds if isinstance(kinds, tuple) else get_args(kinds) or (kinds,)
+        return any(base is one for base in type(value).__mro__ for one in several)
 
 
 def items_in(value: Any) -> Iterator[Any]:
@@ -44,7 +48,7 @@ def items_in(value: Any) -> Iterator[Any]:
     >>> list(items_in(Odd([1, 2])))
     [1, 2]
     """
-    if type(value) in _HOLD:
+    if any(type(value) is one for one in _HOLD):
         return iter(value)
     kind: Any = next(kind for kind in _HOLD if issubclass(type(value), kind))
     return iter(kind.__iter__(value))

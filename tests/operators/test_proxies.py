@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, own_dict
 from curate.job.definition import job_digest
+from curate.operators.udf import Udf
 from tests.job.modules import Modules
 
 ODD = {
@@ -113,6 +115,48 @@ def test_what_raises_when_it_is_asked_is_told_or_refused_by_name(source: str, mo
         module = modules.load(f"{source}\n{used}\n")
         with suppress(Unhashable):
             callable_text("f", module.f)
+
+
+MOST_CALLS = 500_000
+"""Of functions, that an answer takes."""
+ENDLESS = (
+    "import collections.abc, itertools\nclass P(collections.abc.Mapping):\n    def __getitem__(self, key): return 1\n"
+    "    def __iter__(self): return itertools.count()\n    def __len__(self): return 1\np = P()"
+)
+ANSWERED = {
+    "a class that is compared with nothing": f"class M(type):\n    def __eq__(cls, other{RAISE}\n"
+    "    def __hash__(cls): return 1\nclass p(metaclass=M): pass",
+    "an object of one": f"class M(type):\n    def __eq__(cls, other{RAISE}\n    def __hash__(cls): return 1\n"
+    "class P(metaclass=M): pass\np = P()",
+    "a mapping without an end": ENDLESS,
+    "a list in 5,000 others": "p = []\nfor _ in range(5000): p = [p]",
+    "a table in 5,000 others": "p = {}\nfor _ in range(5000): p = {1: p}",
+}
+
+
+@pytest.mark.parametrize("source", ANSWERED.values(), ids=ANSWERED)
+def test_whatever_a_module_has_there_is_an_answer(source: str, modules: Modules) -> None:
+    """A metaclass ended it with a traceback of curate's, a mapping never, and a list after half a minute."""
+    for called in ("def f(row): return p", "p = [p]\ndef by(p): return lambda row: p\nf = by(p)"):
+        mine = "import curate\nclass Mine(curate.RowsJob):\n    def process(self, batch): return f(batch)\n"
+        module = modules.load(f"{source}\n{called}\n{mine}")
+        told = [lambda module=module: Udf(module.f).identity("f"), lambda module=module: job_digest(module.Mine)]
+        told.append(lambda module=module: job_digest(module.Mine, is_identity=True))
+        calls = 0
+
+        def count(*_: Any) -> None:
+            nonlocal calls
+            calls += 1
+            assert calls < MOST_CALLS
+
+        sys.setprofile(count)
+        try:
+            for one in told:
+                with suppress(curate.ConfigError):
+                    one()
+        finally:
+            sys.setprofile(None)
+        assert calls < MOST_CALLS
 
 
 @pytest.mark.parametrize("bits", [13_000, 14_001, 20_000])
