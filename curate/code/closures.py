@@ -242,7 +242,7 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
     if is_a(value, pa.Scalar):
         return f"{type(value).__name__} {value.type} {value_text(name, value.as_py(), seen)}"
     if is_a(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
-        return f"{type(value).__name__} {value!s}"
+        return f"{type(value).__name__} {value!s}{(is_a(value, pa.Field) and value.metadata) or ''}"
     if is_a(value, types.ModuleType):
         return f"module {value.__name__}"
     if is_a(value, functools.partial):

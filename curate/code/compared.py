@@ -39,7 +39,7 @@ from curate.code.closures import (
 )
 from curate.code.kinds import is_a, items_in, own_dict, pairs_in
 from curate.code.names import CHANGING, used_of_self
-from curate.code.own import Origin, Variable, told_from
+from curate.code.own import DRAWN_FROM, Origin, Variable, told_from
 from curate.code.sources import Module, Sources
 from curate.code.started import as_started
 from curate.code.syntax import is_literal
@@ -51,9 +51,9 @@ _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
 """Mappings that are made of dictionaries."""
 _LONG = 200
 """Of what is in another value, longer texts are hashed, in characters."""
-_GENERATORS = ("numpy.random._generator", "numpy.random.mtrand")
-"""Modules of what draws numbers in numpy."""
-_MADE = ("Random", "RandomState", "default_rng", "compile", "partial", "attrgetter", "itemgetter", "methodcaller")
+_GENERATORS = "numpy.random."
+"""What the modules of what draws numbers in numpy begin with."""
+_MADE = frozenset({"compile", "partial", "attrgetter", "itemgetter", "methodcaller", "Generator"}) | DRAWN_FROM
 """What makes values of other libraries of what it is given alone."""
 _MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
 """And what is not called as the class of what it makes."""
@@ -186,15 +186,22 @@ def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
         case ast.Lambda():
             return is_a(value, types.FunctionType) and not value.__closure__
         case ast.Call(ast.Name(name) | ast.Attribute(ast.Name(_), name) | ast.Attribute(ast.Attribute(), name) as by):
-            given = (*node.args, *(one.value for one in node.keywords))
             root = next(one.id for one in ast.walk(by) if isinstance(one, ast.Name))
             is_made = name in _MADE or is_a(value, pa.DataType | np.dtype)
             is_made |= name in (*_MADE_OF_PARTS, type(value).__name__) and parts_of(value) is not None
             is_made = is_made and root not in module.defined
-            return is_made and all(isinstance(one, ast.Name | ast.Attribute) or is_literal(one) for one in given)
+            return is_made and all(map(_is_given, (*node.args, *(one.value for one in node.keywords))))
         case ast.expr() if is_literal(node) and is_data(value):
             return value_text("", ast.literal_eval(node)) == value_text("", value)
     return False
+
+
+def _is_given(node: ast.expr) -> bool:
+    """Returns whether the text of an argument tells it, with the variables in it: what draws numbers may be in it."""
+    match node:
+        case ast.Call(ast.Name(name) | ast.Attribute(_, name)) if name in DRAWN_FROM:
+            return all(map(_is_given, (*node.args, *(one.value for one in node.keywords))))
+    return isinstance(node, ast.Name | ast.Attribute) or is_literal(node)
 
 
 def is_stated(variable: Variable, value: Any) -> bool:
@@ -319,14 +326,16 @@ class _Outline(_Walk):
 
 
 def _is_drawn_from(value: Any) -> bool:
-    return is_a(value, random.Random) or type(value).__module__ in _GENERATORS
+    return is_a(value, random.Random) or type(value).__module__.startswith(_GENERATORS)
 
 
 def _state_of(value: Any) -> Any:
     """Returns what decides the next numbers that are drawn."""
     if is_a(value, random.Random):
         return random.Random.getstate(value) if type(value) is random.Random else ""
-    return value.bit_generator.state if hasattr(type(value), "bit_generator") else value.get_state(legacy=False)
+    if hasattr(type(value), "bit_generator"):
+        return value.bit_generator.state
+    return value.state if hasattr(type(value), "state") else value.get_state(legacy=False)
 
 
 def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:

@@ -38,6 +38,10 @@ PLACES = re.compile(r"__file__|.*\.(get)?cwd")
 """Where a program lies."""
 _UNSEEDED = "os.urandom"
 """What a process takes its numbers from that are not seeded."""
+DRAWN_FROM = frozenset({"Random", "RandomState", "SystemRandom", "default_rng", "SeedSequence"}) | {
+    *("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+}
+"""And what does, given nothing."""
 _CPUS = re.compile(r".*(cpu_count|getaffinity)")
 _MAKES = re.compile(
     r"(collections|datetime|functools|itertools|math|numpy\.(zeros|ones|full|empty|arange)(_like)?|os\.path|pathlib|"
@@ -369,7 +373,7 @@ def _is_unseeded(node: ast.AST) -> bool:
     """Returns whether an expression makes what draws other numbers in each process."""
     match node:
         case ast.Call(ast.Attribute(_, name) | ast.Name(name), [], []):
-            return name in ("Random", "RandomState", "SystemRandom", "default_rng")
+            return name in DRAWN_FROM
     return False
 
 

@@ -14,6 +14,8 @@ _OTHERS = ("pandas", "polars")
 _PARTS = {
     ("string", "Template"): ("template",),
     ("_struct", "Struct"): ("format",),
+    ("_regex", "Pattern"): ("pattern", "flags", "named_lists"),
+    ("decimal", "Context"): ("prec", "rounding", "Emin", "Emax", "capitals", "clamp"),
     ("pandas", "Interval"): ("left", "right", "closed"),
 }
 """Attributes of values of libraries, by the names of their classes: most programs have none of these."""
@@ -58,8 +60,12 @@ def parts_of(value: Any) -> Any:
             return [value.format, value.shape, value.tobytes()]
     if issubclass(cls, BaseException) and cls.__module__ == "builtins":
         return list(value.__reduce__()[1:])
-    if cls is pa.Buffer:
+    if cls.__module__ == "pyarrow._compute" and hasattr(cls, "serialize"):  # options of functions
+        value = value.serialize()
+    if type(value) is pa.Buffer:
         return value.to_pybytes()
+    if cls.__module__ == "polars.expr.expr":
+        return value.meta.serialize()
     if cls.__module__ == "ipaddress" or cls.__module__ == "polars.datatypes.classes":
         return str(value)
     names = _PARTS.get((cls.__module__, cls.__qualname__))

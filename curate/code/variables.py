@@ -212,7 +212,7 @@ class Variables:
         if is_a(one.value, types.FunctionType) and one.is_computed:
             if (origin := self._origin(one)) is not None:
                 yield from self._choice(one, origin)
-        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not tells(one)):
+        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not self._is_told(one)):
             kind = type(one.value)
             if one.is_chosen and not is_a(one.value, type) and self._sources.of(kind) is not None:
                 yield f"{one.name} is a {kind.__qualname__}"
@@ -227,6 +227,11 @@ class Variables:
             origin = self._origin(one) or Origin()
             values = {name: self._compared(value, one, origin) for name, value in given.items()}
             yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
+
+    def _is_told(self, one: Variable) -> bool:
+        """Returns whether statements tell a value: not what a decorator that reads makes of a function, an object."""
+        is_made = bool(one.decorators) and not one.is_method and is_object(one.value, self._sources)
+        return tells(one) and not (is_made and self._origins.of(one.used.module, one.decorators).reads)
 
     def _given(self, one: Variable) -> dict[str, Any]:
         """Returns what a function was given that no statement tells: attributes that code asks it for, as a table that
@@ -391,8 +396,7 @@ class Variables:
                     yield f"{one.name}.{name}", self._compared(has[name], one, origin)
 
     def _set_on(self, value: enum.Enum) -> dict[str, Any]:
-        """Returns the attributes that a choice has beside its value: those that it was made with, if what makes it
-        reads any from elsewhere, or that are set from outside."""
+        """Returns the attributes of a choice that are set from outside, or by what makes it and reads a value."""
         cls, makers = type(value), list[tuple[Module, ast.AST]]()
         for used in filter(None, map(self._sources.of, cls.__mro__)):
             body = getattr(used.statement, "body", ())

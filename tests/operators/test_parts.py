@@ -176,7 +176,12 @@ def test_on_another_machine_it_is_the_same(source: str, modules: Modules, monkey
 
 
 @pytest.mark.parametrize(
-    "value", ["random.Random()", "np.random.default_rng()", "[random.Random()]", "I(random.Random())"]
+    "value",
+    [
+        *("random.Random()", "np.random.default_rng()", "[random.Random()]", "I(random.Random())"),
+        *("np.random.Generator(np.random.PCG64())", "np.random.default_rng(np.random.SeedSequence())"),
+        "np.random.PCG64()",
+    ],
 )
 def test_numbers_that_nobody_seeded_do_not_count(value: str, modules: Modules) -> None:
     """In each process they are others."""

@@ -34,6 +34,13 @@ def g(x): return x
 """
 """A wrapper that says that it is what it wraps: name, module, and where inspect looks for its source."""
 
+WRAPPER = (
+    "import functools\nclass By:\n"
+    "    def __init__(self, h, k): functools.update_wrapper(self, h); self.h, self.k = h, k\n"
+    "    def __call__(self, row): return self.h(row) + self.k\ndef over(h): return By(h, read())\n"
+)
+"""A wrapper that is an object."""
+
 CODE = {
     "a table that is closed over": f"{WITHIN}\ndef make(d): return lambda row: d['a'](row)\nf = make({{'a': h}})",
     "a list in a partial": f"import functools\n{WITHIN}\ndef use(d, row): return d[0](row)\n"
@@ -209,6 +216,19 @@ VALUES = {
     "def f(row): return R().k",
     "what makes one of pydantic": f"import pydantic\n{MADE}\nclass R(pydantic.BaseModel):\n"
     "    k: int = pydantic.Field(default_factory=make(read()))\ndef f(row): return R().k",
+    "what a wrapper has": f"{WRAPPER}@over\ndef f(row): return row",
+    "what the wrapper of a helper is given": f"{WRAPPER}def of(k): return lambda h: By(h, k)\n@of(read())\n"
+    f"def h(x): return x\n{CALLED}",
+    "what draws numbers": "import numpy as np\nv = np.random.PCG64(read())\ndef f(row): return v.random_raw()",
+    "what numbers are drawn from": "import numpy as np\nv = np.random.SeedSequence(read())\n"
+    "def f(row): return np.random.default_rng(v)",
+    "a pattern of regex": "import regex\nv = regex.compile('a', read() * regex.I)\ndef f(row): return v.match(row)",
+    "options of a function of Arrow": "import pyarrow.compute as pc\nv = pc.MatchSubstringOptions(str(read()))\n"
+    "def make(v): return lambda row: v\nf = make(v)",
+    "what is said of a field": "import pyarrow as pa\nv = pa.field('a', pa.int8(), metadata={'k': str(read())})\n"
+    "def f(row): return v.metadata",
+    "an expression of polars": "import polars as pl\nv = pl.col('a') > read()\ndef f(row): return v",
+    "how decimals are divided": "import decimal\nv = decimal.Context(prec=read())\ndef f(row): return v.divide(1, 3)",
     "what an enumeration's members are made with": "import enum\nclass E(enum.Enum):\n    A = 1\n"
     "    def __init__(self, v): self.k = read()\ndef f(row): return E.A.k",
     "what a member that is closed over is made with": "import enum\nclass E(enum.Enum):\n    A = 1\n"
