@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
-import sys
 import types
 from contextlib import suppress
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_what_raises_when_it_is_asked_is_told_or_refused_by_name(source: str, mo
             callable_text("f", module.f)
 
 
-MOST_CALLS = 500_000
+MOST_CALLS = 3_000_000
 """Of functions, that an answer takes."""
 ENDLESS = (
     "import collections.abc, itertools\nclass P(collections.abc.Mapping):\n    def __getitem__(self, key): return 1\n"
@@ -134,6 +134,7 @@ ANSWERED = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("source", ANSWERED.values(), ids=ANSWERED)
 def test_whatever_a_module_has_there_is_an_answer(source: str, modules: Modules) -> None:
     """A metaclass ended it with a traceback of curate's, a mapping never, and a list after half a minute."""
@@ -142,20 +143,12 @@ def test_whatever_a_module_has_there_is_an_answer(source: str, modules: Modules)
         module = modules.load(f"{source}\n{called}\n{mine}")
         told = [lambda module=module: Udf(module.f).identity("f"), lambda module=module: job_digest(module.Mine)]
         told.append(lambda module=module: job_digest(module.Mine, is_identity=True))
-        calls = 0
-
-        def count(*_: Any) -> None:
-            nonlocal calls
-            calls += 1
-            assert calls < MOST_CALLS
-
-        sys.setprofile(count)
-        try:
+        profile = cProfile.Profile()  # which, unlike a function of Python, counts where Python goes no deeper, too
+        with profile:
             for one in told:
                 with suppress(curate.ConfigError):
                     one()
-        finally:
-            sys.setprofile(None)
+        calls = sum(one.callcount for one in profile.getstats())
         assert calls < MOST_CALLS
 
 
