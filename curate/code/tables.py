@@ -10,6 +10,8 @@ import pyarrow as pa
 
 _ARROW = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 _OTHERS = ("pandas", "polars")
+_PYTHON = b"PLPYFN"
+"""What a function begins with in an expression of polars."""
 """Libraries whose tables and columns are known to give all of their content, time and again."""
 _PARTS = {
     ("string", "Template"): ("template",),
@@ -65,7 +67,9 @@ def parts_of(value: Any) -> Any:
     if type(value) is pa.Buffer:
         return value.to_pybytes()
     if cls.__module__ == "polars.expr.expr":
-        return value.meta.serialize()
+        serialized = value.meta.serialize()
+        # Functions of Python are pickled, with the paths of their files.
+        return None if _PYTHON in serialized else serialized
     if cls.__module__ == "ipaddress" or cls.__module__ == "polars.datatypes.classes":
         return str(value)
     names = _PARTS.get((cls.__module__, cls.__qualname__))

@@ -28,6 +28,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
+from curate.around import contextmanager
 from curate.clock import Clock
 from curate.errors import GenerationMismatch, JobReplacedError, ObjectNotFound
 from curate.folders.private import SCRATCH, is_scratch
@@ -114,7 +115,7 @@ class FencedStore:
         else:
             self._compare(listing.job_generation, since or self.moment())
 
-    @contextlib.contextmanager
+    @contextmanager
     def explaining(self) -> Iterator[None]:
         """Raises JobReplacedError where something is gone, or another, because the job is: reads are not fenced, and
         who overwrites a job removes what this run was about to read."""

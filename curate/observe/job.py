@@ -352,7 +352,8 @@ def ledger_status(output: str, now: float) -> JobStatus:
 
     Shards are as the last heartbeat counted them: outputs that were published or removed since are not known of. Those
     that failed in earlier runs count too; where there are any, the plan and the events of all runs are read.
-    `as_of` is the time of that heartbeat. Bytes of inputs are not known. Raises as `read_status` does.
+    `as_of` is the time of that heartbeat, with several drivers of the last of theirs.
+    Bytes of inputs are not known. Raises as `read_status` does.
     """
     ledger = ledger_of(output)
     job = _job_of(ledger)
@@ -376,11 +377,11 @@ def _told(
     newest = leading(beats, now)
     total = newest.shards["total"] if newest else len(ledger.read_plan(_below(ledger, layout.PLAN)))
     summary = _own(read_summary(ledger), job)
-    counted = [beat.shards["done"] for beat in beats if beat is newest or (beat.part and beat.running)]
-    done = total if summary is not None else min(max(counted, default=0), total)
+    counted = [beat for beat in beats if beat is newest or (beat.part and beat.running)]
+    done = total if summary is not None else min(max((beat.shards["done"] for beat in counted), default=0), total)
     earlier = max(0, len(listing.run_ids) - max(NEWEST_RUNS, len(beats)))
     status = job_status(JobCounts(job["job"], ledger.root, total, done), beats, summary, now, earlier)
-    status = replace(status, outputs_listed=False, as_of=newest.updated if newest else None)
+    status = replace(status, outputs_listed=False, as_of=max((beat.updated for beat in counted), default=None))
     if earlier_failures(status, listing.failures):
         plan = ledger.read_plan(_below(ledger, layout.PLAN))
         failed, failures = given_up(ledger, listing, plan, match_outputs(plan, listing, job["suffix"]), MOST_GROUPS)

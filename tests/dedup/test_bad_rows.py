@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,13 +25,16 @@ LOOSE = pa.schema(
 )
 TEXTS = ["z y x", "a b c", "d e f", "a b c", "d e f", "k l m", "a b c", "q r s", "d e f", "k l m", "o p"]
 BAD = (1, 4, 6, 9)
-
-
-def rows(name: str | None) -> list[dict[str, Any]]:
-    return [
-        {"id": n, "text": text, "scores": [n, None] if n in BAD else [n], "who": {"name": name if n else "ann"}}
-        for n, text in enumerate(TEXTS)
-    ]
+"""Of a list, and of a struct."""
+ROWS = [
+    {
+        "id": n,
+        "text": text,
+        "scores": [n, None] if n in BAD[:2] else [n],
+        "who": {"name": None if n in BAD[2:] else "ann"},
+    }
+    for n, text in enumerate(TEXTS)
+]
 
 
 def decontaminated(ds: Dataset, folder: Path) -> Dataset:
@@ -64,11 +66,9 @@ def test_a_null_where_none_may_be_is_in_no_read(kind: str, part: bool, tmp_path:
     """The columns that the first file has no null in are not those that rows are compared by, and need not be asked
     for: consumed as written."""
     (tmp_path / "in").mkdir()
-    # Of a struct there are no bad rows: who reads it fails of the file.
-    found = rows(None if part else "bob")
-    pq.write_table(pa.Table.from_pylist(found[:1], STRICT), tmp_path / "in" / "0.parquet")
-    pq.write_table(pa.Table.from_pylist(found[1:], LOOSE), tmp_path / "in" / "1.parquet")
-    good = curate.from_arrow(pa.Table.from_pylist([row for row in rows("bob") if row["id"] not in BAD], STRICT))
+    pq.write_table(pa.Table.from_pylist(ROWS[:1], STRICT), tmp_path / "in" / "0.parquet")
+    pq.write_table(pa.Table.from_pylist(ROWS[1:], LOOSE), tmp_path / "in" / "1.parquet")
+    good = curate.from_arrow(pa.Table.from_pylist([row for row in ROWS if row["id"] not in BAD], STRICT))
     wanted = KINDS[kind](good, tmp_path).to_arrow()["id"].to_pylist()
     made = KINDS[kind](curate.read_parquet(tmp_path / "in"), tmp_path)
     made = made.select_columns(["id", "text"]) if part else made

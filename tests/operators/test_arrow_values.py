@@ -103,7 +103,8 @@ def test_rows_of_a_table_of_polars_are_those_of_a_larger_one(values: list[object
 
 
 def test_of_a_library_what_has_no_content_is_refused_by_name() -> None:
-    """Or whose content is objects of Python."""
-    for value in (pl.LazyFrame({"a": [1]}), pl.Series([object()], dtype=pl.Object), pd.Series([object()]), pl.col("a")):
+    """Or whose content is objects of Python, or their code."""
+    called = pl.col("a").map_batches(lambda column: column)
+    for value in (pl.LazyFrame({"a": [1]}), pl.Series([object()], dtype=pl.Object), pd.Series([object()]), called):
         with pytest.raises(Unhashable, match="t is a"):
             value_text("t", value)
