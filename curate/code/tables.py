@@ -10,9 +10,9 @@ import pyarrow as pa
 
 _ARROW = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 _OTHERS = ("pandas", "polars")
+"""Libraries whose tables and columns are known to give all of their content, time and again."""
 _PYTHON = b"PLPYFN"
 """What a function begins with in an expression of polars."""
-"""Libraries whose tables and columns are known to give all of their content, time and again."""
 _PARTS = {
     ("string", "Template"): ("template",),
     ("_struct", "Struct"): ("format",),

@@ -351,9 +351,9 @@ def ledger_status(output: str, now: float) -> JobStatus:
     """Returns the status of a job from its ledger alone: one listing of the files of runs, and a few small reads.
 
     Shards are as the last heartbeat counted them: outputs that were published or removed since are not known of. Those
-    that failed in earlier runs count too; where there are any, the plan and the events of all runs are read.
-    `as_of` is the time of that heartbeat, with several drivers of the last of theirs.
-    Bytes of inputs are not known. Raises as `read_status` does.
+    that failed in earlier runs count too; where there are any, the plan and the events of all runs are read. `as_of` is
+    the time of that heartbeat, with several drivers of the last of theirs. Bytes of inputs are not known. Raises as
+    `read_status` does.
     """
     ledger = ledger_of(output)
     job = _job_of(ledger)
