@@ -32,7 +32,8 @@ _SAMPLED_ROWS = 4096
 """Rows that are looked at for whether a column repeats itself."""
 _SAMPLED_BYTES = 1 << 20
 """Of long values fewer are looked at: Arrow keeps no dictionary that is larger (`dictionary_pagesize_limit`)."""
-_FEWEST_SAMPLED = 64
+FEWEST_SAMPLED = 64
+"""Of fewer rows no column has a dictionary, unless they are large."""
 _PAGE_CHECK_ROWS = 16
 """Rows between two looks at the size of page and dictionary. Arrow's 1,024 would make pages of whole groups, and take
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
@@ -122,7 +123,7 @@ class ParquetOutput:
 
     def _is_tiny(self, group: pa.Table) -> bool:
         # By its rows, whatever lies beside them in its buffers.
-        few = group.num_rows < _FEWEST_SAMPLED
+        few = group.num_rows < FEWEST_SAMPLED
         return few and (self._bound(group) < _SMALL_BYTES or int(row_bytes(group).sum()) < _SMALL_BYTES)
 
     def _write_groups(self, last: bool) -> None:
@@ -182,7 +183,7 @@ def repetitive(table: pa.Table) -> bool | list[str]:
 
 def _differs(column: pa.ChunkedArray) -> bool:
     if column.nbytes > _SAMPLED_BYTES:
-        column = column.slice(0, max(_FEWEST_SAMPLED, len(column) * _SAMPLED_BYTES // column.nbytes))
+        column = column.slice(0, max(FEWEST_SAMPLED, len(column) * _SAMPLED_BYTES // column.nbytes))
     try:
         return bool(pc.count_distinct(column).as_py() > len(column) // 2)
     except pa.ArrowNotImplementedError:

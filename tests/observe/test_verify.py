@@ -27,7 +27,7 @@ from curate.observe.job import find_job
 from curate.observe.verify import DAMAGED, INCOMPLETE, KINDS, OK, VerifyReport, verify
 from curate.stores import memory
 from curate.stores.open import open_store
-from curate.writers.parquet import ParquetOutput
+from curate.writers.parquet import FEWEST_SAMPLED, ParquetOutput
 from tests.job.inline import numbered, run_job, write_jsonl
 from tests.support.gcs_emulator import GcsEmulator
 from tests.support.writes import file_of
@@ -66,10 +66,10 @@ def out(tmp_path: Path, kind: str) -> Path:
     return finished(tmp_path, kind)
 
 
-def finished(tmp_path: Path, kind: str, job: type[Job] = Tenths) -> Path:
+def finished(tmp_path: Path, kind: str, job: type[Job] = Tenths, rows: int = ROWS) -> Path:
     source, root = tmp_path / "in", tmp_path / "out"
     for shard in range(SHARDS):
-        path = write_jsonl(source / f"s{shard}.jsonl", numbered(ROWS * shard, ROWS * (shard + 1)))
+        path = write_jsonl(source / f"s{shard}.jsonl", numbered(rows * shard, rows * (shard + 1)))
         if shard % 2:
             path.write_bytes(path.read_bytes() + f"bad {shard}\n".encode() * shard)
     format, _, codec = kind.partition("-")
@@ -233,11 +233,14 @@ def test_every_flipped_bit_of_json_lines_is_found(codec: str, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_every_flipped_bit_of_parquet_is_found_but_in_headers_of_pages(tmp_path: Path) -> None:
-    """Pages and footer have checksums. A header that still parses has nothing wrong but statistics."""
-    path = outputs(finished(tmp_path, "parquet"))[1]
-    headers = set(itertools.chain(*_page_headers(path)))
-    assert 200 < len(headers) < path.stat().st_size / 4
+@pytest.mark.parametrize(("rows", "pages"), [(ROWS, 3), (2 * FEWEST_SAMPLED, 6)])
+def test_every_flipped_bit_of_parquet_is_found_but_in_headers_of_pages(rows: int, pages: int, tmp_path: Path) -> None:
+    """Pages and footer have checksums. A header that still parses has nothing wrong but statistics. With dictionaries,
+    which have pages of their own, and without."""
+    path = outputs(finished(tmp_path, "parquet", rows=rows))[1]
+    found = list(_page_headers(path))
+    headers = set(itertools.chain(*found))
+    assert (len(found), len(headers) < path.stat().st_size / 4) == (pages, True)
     assert set(unnoticed(path)) <= headers
 
 
@@ -255,7 +258,7 @@ def _page_headers(path: Path) -> Iterator[range]:
     data, group = path.read_bytes(), pq.read_metadata(path).row_group(0)
     for column in range(group.num_columns):
         chunk = group.column(column)
-        for start in (chunk.dictionary_page_offset, chunk.data_page_offset):
+        for start in filter(None, (chunk.dictionary_page_offset, chunk.data_page_offset)):
             yield range(start, data.index(b"\x28\xb5\x2f\xfd", start))
 
 
