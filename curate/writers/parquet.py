@@ -118,6 +118,7 @@ class ParquetOutput:
         return int(table.get_total_buffer_size() * table.num_rows * self._arrays)
 
     def _at_most(self, table: pa.Table) -> int:
+        """Returns the bytes of a table, or more where it is small."""
         bound = self._bound(table)
         return int(bound if bound < _SMALL_BYTES else table.nbytes)
 

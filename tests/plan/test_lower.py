@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -123,24 +124,29 @@ GROWING: dict[str, Callable[[Dataset, int], Dataset]] = {
 }
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, owner: ModuleType, name: str) -> list[Any]:
+    """Returns what grows with each call of a function."""
+    calls: list[Any] = []
+    function = getattr(owner, name)
+
+    def call(*given: Any) -> Any:
+        calls.append(given)
+        return function(*given)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
 @pytest.mark.parametrize("end", End)
 @pytest.mark.parametrize("what", GROWING)
 def test_unions_in_unions_are_lowered_in_time(what: str, end: End, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that adds a part and a step at a time: with twice the parts there is not the square to do."""
-    calls = 0
-    fuse = physical.fuse
-
-    def counted(*given: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return fuse(*given)
-
-    monkeypatch.setattr(physical, "fuse", counted)
+    calls = counted(monkeypatch, physical, "fuse")
     done = []
     for times in (6, 12):
-        calls = 0
+        calls.clear()
         lower(grown(times, GROWING[what])._plan, end)
-        done.append(calls)
+        done.append(len(calls))
     assert done[1] <= 6 * done[0]
 
 
@@ -152,23 +158,15 @@ def test_arrow_is_asked_once_of_each_filter(
     rows = curate.from_items([{"n": 0}])
     path = tmp_path / "rows"
     (rows.write_parquet if read == curate.read_parquet else rows.write_json)(path, backend="inline")
-    calls = 0
-    run = expressions._run
-
-    def counted(*given: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return run(*given)
-
-    monkeypatch.setattr(expressions, "_run", counted)
+    calls = counted(monkeypatch, expressions, "_run")
     done = []
     for times in (6, 12):
-        calls = 0
+        calls.clear()
         ds = read(path)
         for _ in range(times):
             ds = ds.union(read(path)).filter(curate.col("n") >= 0)
         lower(ds._plan, End.BLOCKS)
-        done.append(calls)
+        done.append(len(calls))
     assert done[1] <= 2 * done[0] + 2
 
 
