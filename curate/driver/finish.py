@@ -247,8 +247,8 @@ def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
     """
     listing = prepared.ledger.list()
     prepared.owned.confirm_by(listing)
-    if len(prepared.plan) and not listing.plan_parts:
-        return np.arange(len(prepared.plan))  # an overwrite was cut off behind it: it is to be written again
+    if not {*prepared.listing.plan_parts}.issubset(listing.plan_parts):
+        return np.arange(len(prepared.plan))  # an overwrite began to remove it, and found that this run is alive
     now = match_outputs(prepared.plan, listing, prepared.record.suffix)
     ranks = lost_or_foreign(prepared, generations, listing, now)
     if not len(ranks):

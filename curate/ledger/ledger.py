@@ -30,6 +30,7 @@ from curate.storage.listing import Columns, Listing, in_columns
 from curate.storage.protocol import LIST_PAGE, Outcome, Store
 from curate.stores.open import open_store
 from curate.tasks.shard import SliceKind
+from curate.units import shell_word
 
 READERS = 8
 """Threads that read small ledger objects at once: they wait for the store, not for a CPU."""
@@ -177,10 +178,18 @@ class Ledger:
             ) from error
 
     def read_plan(self, listing: OutputListing) -> ShardPlan:
-        """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged."""
+        """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged,
+        ObjectNotFound if one is gone by now."""
         names = sorted(listing.plan_parts, key=_part_number)
         parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
-        return ShardPlan.of([self._part(name, data) for name, data in parts])
+        try:
+            return ShardPlan.of([self._part(name, data) for name, data in parts])
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                f"{error}; it was there a moment ago: another driver removes this job, or starts it over. See: "
+                f"curate status {shell_word(self.root)}, and run this again when it has ended",
+                error.uri,
+            ) from error
 
     def next_part(self, listing: OutputListing) -> str:
         """Returns the name of the part that would be appended to the plan in the listing."""

@@ -31,6 +31,8 @@ class OutputListing:
     objects: PackedTable
     """All that is not of the ledger: columns of `SCHEMA`."""
     plan_parts: list[str] = field(default_factory=list)
+    stray_parts: list[str] = field(default_factory=list)
+    """Parts of a plan whose beginning an overwrite has removed: a run that it took for gone added them."""
     segments: list[str] = field(default_factory=list)
     """Segments of events."""
     failures: list[str] = field(default_factory=list)
@@ -141,6 +143,8 @@ def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> Ou
         outputs.add_block(names, block.sizes, block.generations)
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.objects, found.samples = outputs.table(), samples.table()
+    if found.overwritten and layout.plan_part(0) not in found.plan_parts:
+        found.plan_parts, found.stray_parts = [], found.plan_parts
     return found
 
 

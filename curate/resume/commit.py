@@ -20,7 +20,7 @@ from curate.ledger.stages import has_scratch, remove_stages, scratch_of
 from curate.log import get_logger
 from curate.resume.identity import refuse_other_job
 from curate.resume.options import RunOptions
-from curate.resume.removal import remove_job
+from curate.resume.removal import remove_job, there_now
 from curate.resume.state import Prepared
 from curate.stage.shard_index import remove_index
 from curate.storage.protocol import Object, Outcome
@@ -83,8 +83,10 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
         remove_index(ledger, prepared.listing, prepared.record.suffix)
     _drop(prepared)
     if todo.remove is not None:
-        # What workers of the job that was overwritten have published since it was listed: none is of this one yet.
+        # What the job that was overwritten has published since it was listed, if it lives: none is of this one yet.
         matched = (there := replace(prepared.there, listing=ledger.list())).matched()
+        for part in there_now(ledger, there.listing.stray_parts):
+            _take_away(ledger, part)
         late = map(there.at, matched.position[matched.done])
         todo.foreign += [one for one in late if there.record(one) is not None]
     for output in todo.foreign:

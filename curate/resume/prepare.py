@@ -107,7 +107,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     if not listing.has_job:
         todo.job = job
     plan = ledger.read_plan(listing)
-    if len(plan.removed) or listing.cut_off:
+    if len(plan.removed) or listing.cut_off or listing.stray_parts:
         found = left_behind(JobOutputs(stage.record, ledger, listing, plan), options)
         listing, todo.left = found.listing, found.objects
     if stage.limit is not None:

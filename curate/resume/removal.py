@@ -6,7 +6,7 @@ followed, and only files that can be made again are removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -83,9 +83,7 @@ def remove_job(
             if sides and item is rest[0]:
                 # Whoever began meanwhile takes them for its own where they are as they are to be, and makes main ones
                 # that are gone: a shard that has its main output is done.
-                for other in ledger.store.list(ledger.uri(layout.RUNS)):
-                    called = other.uri[len(ledger.root) + 1 :]
-                    _refuse_begun(ledger, called, run_ids, "the rest of its output stays")
+                _refuse_changes(ledger, own, run_ids)
             if item.uri == ledger.uri(layout.JOB):
                 # Of a driver that was paused before it wrote that all is done; it writes nothing once the job is gone.
                 ledger.store.delete(ledger.uri(layout.SUMMARY))
@@ -104,6 +102,18 @@ def _refuse_begun(ledger: Ledger, called: str, run_ids: Collection[str], removed
             f"another driver began on {ledger.root} while this one waited or started (run {run_id}); {removed}. See: "
             f"curate status {shell_word(ledger.root)}, and run this again when it has ended"
         )
+
+
+def _refuse_changes(ledger: Ledger, own: Mapping[str, Object], run_ids: Collection[str]) -> None:
+    """Raises ConfigError if a run has begun, beaten or planned since the files of the ledger were seen as in `own`."""
+    for folder in (layout.RUNS, layout.PLAN):
+        for found in ledger.store.list(ledger.uri(folder)):
+            called = found.uri[len(ledger.root) + 1 :]
+            _refuse_begun(ledger, called, run_ids, "the rest of its output stays")
+            if isinstance(found, Special) or (folder == layout.RUNS and not called.endswith("/heartbeat.json")):
+                continue
+            if (seen := own.get(called)) is None or seen.generation != found.generation:
+                raise GenerationMismatch(f"{found.uri} was written meanwhile")
 
 
 def _parted(objects: Iterable[Object], prefix: str) -> tuple[list[Object], list[Object]]:
@@ -242,8 +252,10 @@ def left_behind(there: JobOutputs, options: RunOptions) -> Dropped:
     """Returns what is left of shards that are out of the job already: a run was killed, or a zombie wrote it since."""
     if there.listing.cut_off:
         rows = _unplanned(there, there.job.fingerprint, [])
-        return Dropped(there.plan, there.listing.without(rows), [there.at(row) for row in rows])
-    return _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
+        found = Dropped(there.plan, there.listing.without(rows), [there.at(row) for row in rows])
+    else:
+        found = _without(there, options, there.plan.removed, *_outputs(there, there.plan.removed))
+    return replace(found, objects=[*found.objects, *there_now(there.ledger, there.listing.stray_parts)])
 
 
 def refuse_other_inputs(there: JobOutputs, growth: InputDiff) -> None:
@@ -310,12 +322,12 @@ def _without(there: JobOutputs, options: RunOptions, ids: Any, rows: list[int], 
         named = set()
     # They are published before the output, which may never have been.
     own = [layout.samples(shard_samples(name)) for name in ids.to_pylist()] if len(listing.samples) else []
-    beside = _there_now(ledger, [*sorted(named), *listing.samples_named(own)])
+    beside = there_now(ledger, [*sorted(named), *listing.samples_named(own)])
     return Dropped(there.plan, left, [*beside, *map(there.at, rows)])
 
 
-def _there_now(ledger: Ledger, names: Iterable[str]) -> Iterator[Object]:
-    """Yields these files of a ledger, without those that another driver has removed since the listing."""
+def there_now(ledger: Ledger, names: Iterable[str]) -> Iterator[Object]:
+    """Yields these files of a ledger, without those that are gone since they were listed."""
     for name in names:
         with suppress(ObjectNotFound):
             yield ledger.store.stat(ledger.uri(name))
