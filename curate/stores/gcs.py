@@ -65,6 +65,16 @@ _PIECE_BYTES = 256 << 10
 _TRANSIENT = frozenset({408, 409, 429, 500, 502, 503, 504})
 """409: a call of others is under way there; as an answer to a create it may be of our own, see `_taken`."""
 _THROTTLED = ("rateLimitExceeded", "userRateLimitExceeded")
+_DISABLED = "the project, or what pays for it, is disabled: enable it, then run again"
+_NEXT_STEPS = {
+    "quotaExceeded": "a quota of the project is used up: raise it, or wait until it is renewed, then run again",
+    "accountDisabled": _DISABLED,
+    "userProjectAccountProblem": _DISABLED,
+    "retentionPolicyNotMet": "the bucket keeps each object for some time: choose an output in a bucket without that",
+    "objectUnderActiveHold": "the object is on hold: release it, or choose another output",
+}
+"""What to do where a 403 is for no want of a right, by its reason
+(https://cloud.google.com/storage/docs/json_api/v1/status-codes)."""
 
 
 T = TypeVar("T")
@@ -575,7 +585,7 @@ def _error(request: _Request, response: _Response) -> StorageError:
     if status in _TRANSIENT or reason in _THROTTLED:
         return TransientStorageError(said)
     if status in (401, 403):
-        return _denied(request.what, said)
+        return _denied(request.what, said, reason)
     if status == 404:
         uri = request.what[request.what.index("gs://") :]
         return ObjectNotFound(f"{request.what}: it does not exist, or its bucket does not; {said}", uri)
@@ -605,11 +615,12 @@ def _not_gcs(request: _Request, response: _Response) -> StorageError:
     )
 
 
-def _denied(what: str, why: str) -> PermissionDenied:
-    return PermissionDenied(
-        f"{what}: {why}; expected credentials with access; log in with: gcloud auth application-default login, "
-        "or grant the service account a role on the bucket"
+def _denied(what: str, why: str, reason: str = "") -> PermissionDenied:
+    access = (
+        "expected credentials with access; log in with: gcloud auth application-default login, or grant the service "
+        "account a role on the bucket"
     )
+    return PermissionDenied(f"{what}: {why}; {_NEXT_STEPS.get(reason, access)}")
 
 
 def _reason(response: _Response) -> tuple[str, str]:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from functools import partial
 
 import gcsfs
 import google_crc32c
@@ -25,7 +24,7 @@ from curate.storage.protocol import Outcome, Store
 from curate.stores import gcs
 from curate.stores.gcs import CHUNK_BYTES, SIMPLE_BYTES, GCSStore
 from curate.testing.clock import FakeClock
-from tests.support.gcs_emulator import GcsEmulator, _Answer, _refusal
+from tests.support.gcs_emulator import GcsEmulator, _Answer
 
 X = "gs://bucket/x"
 BIG = os.urandom(CHUNK_BYTES + 1000)
@@ -149,13 +148,31 @@ def test_credentials_that_fail_are_told(
     assert len(attempts) >= requests
 
 
-def test_throttling_by_a_403_is_retried(emulator: GcsEmulator, gcs: GCSStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttling_by_a_403_is_retried(emulator: GcsEmulator, gcs: GCSStore) -> None:
     """Some quotas answer 403 with the reason `rateLimitExceeded`."""
     emulator.put(X, b"x")
-    monkeypatch.setattr("tests.support.gcs_emulator._refusal", partial(_refusal, reason="rateLimitExceeded"))
-    emulator.fail(status=403)
+    emulator.fail(status=403, reason="rateLimitExceeded")
     assert gcs.read(X) == b"x"
     assert gcs.calls.get == 2
+
+
+@pytest.mark.parametrize(
+    ("reason", "next_step"),
+    [
+        ("forbidden", "log in with: gcloud auth application-default login"),
+        ("quotaExceeded", "a quota of the project is used up: raise it, or wait until it is renewed"),
+        ("accountDisabled", "is disabled: enable it"),
+        ("retentionPolicyNotMet", "choose an output in a bucket without that"),
+        ("objectUnderActiveHold", "is on hold: release it, or choose another output"),
+    ],
+)
+def test_what_to_do_goes_by_the_reason(emulator: GcsEmulator, gcs: GCSStore, reason: str, next_step: str) -> None:
+    """Of a 403 that no right would change; it is tried once."""
+    emulator.put(X, b"x")
+    emulator.fail(status=403, reason=reason)
+    with pytest.raises(PermissionDenied, match=next_step):
+        gcs.read(X)
+    assert gcs.calls.get == 1
 
 
 @pytest.mark.parametrize(
