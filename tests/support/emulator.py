@@ -173,6 +173,8 @@ class Emulator(ABC):
         self._stopped = threading.Event()
         self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
         """The latest requests: operation, path with query, status (0 if the connection was reset)."""
+        self.broken: Exception | None = None
+        """What this server could not do for an error of its own: a store takes that for a reset, and tries again."""
         self._server = Server(("127.0.0.1", 0), handler(self))
 
     def __enter__(self) -> Self:
@@ -183,6 +185,8 @@ class Emulator(ABC):
         self._stopped.set()
         self._server.shutdown()
         self._server.server_close()
+        if self.broken is not None:
+            raise AssertionError("the emulator of the store broke") from self.broken
 
     @property
     def url(self) -> str:
@@ -463,7 +467,11 @@ def handler(emulator: Emulator) -> type[BaseHTTPRequestHandler]:
 
         def handle_any(self) -> None:
             asked = emulator._read(self)
-            answer, fault = emulator.respond(asked)
+            try:
+                answer, fault = emulator.respond(asked)
+            except Exception as error:
+                emulator.broken = error
+                raise
             truncated = fault is not None and fault.truncate
             if answer is None:
                 self._abort()
