@@ -56,11 +56,13 @@ _PARENT_DEATH = 1
 SET_UP = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
     "OPENBLAS_NUM_THREADS": "1",
-    "MIMALLOC_PURGE_DELAY": "10000",
+    "MIMALLOC_PURGE_DELAY": "30000",
 }
 """Keeps Arrow and numpy from starting threads when they are imported; and makes Arrow give back memory that it does not
-need ten seconds later (mimalloc: milliseconds), not one. Where CPUs are busy, a shard takes as long, and the next one
-would have the kernel clear all of its memory anew: a third of the faults of a sort, and a tenth of its CPU.
+need half a minute later (mimalloc: milliseconds), not one. Where CPUs are busy, a shard takes seconds, and the next one
+would have the kernel clear all of its memory anew: a third of the faults of a sort, and a tenth of its CPU. With ten
+seconds, so did the next run of the same process: of shuffles of 570 MB with 12 s between them, 38,000 faults and 1.5 s
+in the kernel, now 19,000 and 0.8 s.
 
 All else stays as Arrow has it. Tried with a shuffle of 300 MB of texts (user + system of all processes, medians of
 interleaved runs, from 3.9 + 1.4 s as it is): no purge at all 3.8 + 1.4 s; jemalloc with huge pages 3.7 + 1.5 s; glibc's

@@ -32,7 +32,7 @@ from curate.runtime.worker import guarded, in_batches, traced_end
 
 WATCH_S = 0.5
 """How often a worker sees whether its server lives, where the kernel does not end it with that."""
-IDLE_S = 10.0
+IDLE_S = 30.0
 """How long a worker has nothing to do before it gives back memory: as long as Arrow keeps what a shard left."""
 
 
