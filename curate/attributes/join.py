@@ -12,13 +12,13 @@ from curate.attributes.lookup import Lookup
 from curate.dataclass import dataclass, replace
 from curate.errors import ConfigError
 from curate.objects.places import PLACE_TYPE
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
 
 @dataclass(frozen=True, slots=True)
-class WithAttributes(OperatorDefaults):
+class WithAttributes(Operator):
     """Adds columns, the last ones, that a job has written for the rows at the same places."""
 
     found: Found

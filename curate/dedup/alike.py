@@ -24,7 +24,7 @@ from curate.dedup.pairs import Ints, distinct_pairs, similarities
 from curate.dedup.shingles import Shingles, distinct, take_shingles
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
@@ -37,7 +37,7 @@ _SLICE_HASHES = 1 << 22
 """N-grams that are sent, or compared, at a time: 32 MiB."""
 
 
-class _OfPairs(MarkingDefaults, OfRows):
+class _OfPairs(Marking, OfRows):
     """A step whose marks are pairs, of which each shard has those of its rows."""
 
     __slots__ = ()

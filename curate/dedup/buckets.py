@@ -11,7 +11,7 @@ leader's key, and `Led` pairs them with the first row of the bucket, which its l
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +28,7 @@ from curate.dedup.shingles import distinct
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tasks.books import GROUPED
@@ -48,7 +48,7 @@ _SLICE_ROWS = 1 << 20
 """Rows of buckets that become pairs at a time, about."""
 
 
-class OfRows(OperatorDefaults, ABC):
+class OfRows(Operator):
     """The usual answers of a step that makes something else of rows."""
 
     __slots__ = ()

@@ -28,8 +28,8 @@ from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.operators.protocol import Operator
+from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
@@ -152,7 +152,7 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedNgrams(OperatorDefaults):
+class SharedNgrams(Operator):
     """Replaces rows by the n-grams of evaluation sets that they have, each once."""
 
     how: Decontamination
@@ -242,7 +242,7 @@ def _starts(new: Any, rows: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Decontaminate(MarkingDefaults):
+class Decontaminate(Marking):
     """Drops rows that have n-grams of evaluation sets, marks them, or cuts the n-grams out."""
 
     how: Decontamination

@@ -16,14 +16,14 @@ from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
 from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.late_pandas import numbers
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.texts.pieces import NOT_UTF8, readable
 
 
 @dataclass(frozen=True, slots=True)
-class DropNear(MarkingDefaults):
+class DropNear(Marking):
     """Drops the rows that are marked, and lists them in an extra output."""
 
     near: NearDedup

@@ -35,8 +35,8 @@ from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import OperatorDefaults
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.operators.protocol import Operator
+from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
 from curate.tasks.books import GROUPED
@@ -176,7 +176,7 @@ class ExactDedup(Compared):
 
 
 @dataclass(frozen=True, slots=True)
-class Digests(OperatorDefaults):
+class Digests(Operator):
     """Replaces rows, or their parts, by digests and places."""
 
     same: Compared
@@ -323,7 +323,7 @@ def first_places(found: Ints) -> Ints:
     return (ranks(found).astype(np.int64)) * first_row_id(1)
 
 
-class OfCopies(MarkingDefaults):
+class OfCopies(Marking):
     """A step whose marks are copies, of which each shard has its own."""
 
     __slots__ = ()

@@ -107,9 +107,8 @@ def _with_marks(operator: StageOperator, outputs: Outputs) -> StageOperator:
     if isinstance(operator, Branching):
         return replace(operator, shared=cast(Pipeline, _with_marks(operator.shared, outputs)))
     steps = list(cast(Pipeline, operator).steps)
-    going_by_marks = [number for number, step in enumerate(steps) if isinstance(step, Marking)]
+    going_by_marks = [(number, step) for number, step in enumerate(steps) if isinstance(step, Marking)]
     for which, files in of.items():
-        at = going_by_marks[which]
-        step = cast(Marking, steps[at])
+        at, step = going_by_marks[which]
         steps[at] = step.marked(FileMarks(tuple(files), step.order))
     return Pipeline(tuple(steps))

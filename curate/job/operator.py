@@ -27,6 +27,7 @@ from curate.job.secrets import Secrets
 from curate.ledger.side_outputs import MAIN
 from curate.objects.places import PLACE, PLACE_TYPE, POSITION
 from curate.operators.convert import rows_to_table
+from curate.operators.protocol import Operator
 from curate.operators.rows import row_as_it_is
 from curate.pipeline.bad_rows import row_text
 from curate.pipeline.classify import asked_for_column
@@ -134,7 +135,7 @@ class Places(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class Process(Operator):
     """A job's `process` as a step of a pipeline."""
 
     job: BatchHooks
@@ -145,10 +146,9 @@ class Process:
     places: Places = Places.NONE
     batch_rows: int | None = None
     num_cpus: float | None = None
+    runs_code = True
     one_schema = False
     """The writer holds outputs to the schema of the job, and says what does not fit."""
-    says_all = False
-    keeps_rows = False
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ from curate.late_pandas import numbers
 from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached, handed_on
 from curate.mixture.quotas import Quota, largest_remainder, quota, strata
 from curate.mixture.rows import Mixing
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tasks.books import GROUPED
@@ -80,7 +80,7 @@ Group = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Keys(OperatorDefaults):
+class Keys(Operator):
     """Replaces rows by what decides whether they are drawn."""
 
     mixing: Mixing

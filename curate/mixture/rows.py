@@ -22,7 +22,7 @@ from curate.keywords import option
 from curate.late_pandas import numbers
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import CHARACTERS, DOCUMENTS, Mixture, Source
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.operators.unfit import nulls, set_aside
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -143,7 +143,7 @@ class Mixing:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit(OperatorDefaults):
+class Fit(Operator):
     """Sets aside the rows that cannot be drawn: those without an id, or of no known size."""
 
     mixing: Mixing
@@ -177,7 +177,7 @@ class Fit(OperatorDefaults):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceOfFile(OperatorDefaults):
+class SourceOfFile(Operator):
     """Adds the column of sources: the name of the source whose patterns fit the file that a row is of; null if none."""
 
     sources: tuple[Source, ...]

@@ -28,7 +28,7 @@ from curate.mixture.choice import (
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import DOCUMENTS
 from curate.mixture.rows import Mixing
-from curate.operators.side_input import MarkingDefaults, Marks
+from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition, SideTable
 
@@ -57,7 +57,7 @@ BOOKS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Take(MarkingDefaults):
+class Take(Marking):
     """Drops rows, and repeats others, each one behind itself."""
 
     mixing: Mixing

@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -28,14 +28,14 @@ from curate.arrow.expressions import (
 from curate.arrow.order import rows_where
 from curate.dataclass import dataclass
 from curate.errors import ConfigError
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.units import is_name
 
 
 @dataclass(frozen=True, slots=True)
-class FilterExpression(OperatorDefaults):
+class FilterExpression(Operator):
     """Keeps the rows for which an expression is true."""
 
     expression: Any
@@ -70,7 +70,7 @@ class FilterExpression(OperatorDefaults):
 
 
 @dataclass(frozen=True, slots=True)
-class WithColumn(OperatorDefaults):
+class WithColumn(Operator):
     """Adds a column, the last one, or replaces one, at its place."""
 
     column: str
@@ -117,7 +117,7 @@ def _with_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class WithColumns(OperatorDefaults):
+class WithColumns(Operator):
     """Adds or replaces several columns, of which none sees another one."""
 
     columns: tuple[tuple[str, Any], ...]
@@ -151,7 +151,7 @@ class WithColumns(OperatorDefaults):
         return (needed & set(schema.names)) | read | (own & set(schema.names))
 
 
-class _Kept(OperatorDefaults, ABC):
+class _Kept(Operator):
     """Some of the columns."""
 
     __slots__ = ()
@@ -205,7 +205,7 @@ class Drop(_Kept):
 
 
 @dataclass(frozen=True, slots=True)
-class Rename(OperatorDefaults):
+class Rename(Operator):
     """Calls columns something else."""
 
     names: Mapping[str, str]

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from curate.dataclass import dataclass
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tasks.books import LIMIT
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRows(OperatorDefaults):
+class LimitRows(Operator):
     """Keeps all rows of shards but one, and of that the first `rows`."""
 
     shard: str

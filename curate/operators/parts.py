@@ -17,7 +17,7 @@ from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
 from curate.errors import ConfigError
 from curate.ledger.side_outputs import check_sides
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.operators.sample import below
 from curate.operators.unfit import nulls, set_aside
 from curate.pipeline.shard_books import ShardBooks
@@ -31,7 +31,7 @@ LITTLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class SplitOff(OperatorDefaults):
+class SplitOff(Operator):
     """Sends parts of the rows to extra outputs, and lets the others go on."""
 
     parts: tuple[tuple[str, float], ...]

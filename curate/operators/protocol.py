@@ -1,38 +1,20 @@
-"""The protocol of a plan's operator: its schema, its identity, and its result for a batch."""
+"""An operator of a plan: its schema, its identity, and its result for a batch."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from curate.pipeline.step import Compute, Step
+from curate.pipeline.shard_books import ShardBooks
+from curate.pipeline.step import BatchPosition, Compute
 
 
-class Operator(Step, Protocol):
-    """What happens to rows, as a step that knows its schema and its identity."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in plans and errors."""
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Whether every row becomes one row, at its place."""
-
-    @property
-    def says_all(self) -> bool:
-        """Whether its identity alone decides what it makes, in a job too: no code or parameter of that does."""
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        """Returns the schema of what rows of schema `found` become; None if unknown. Raises ConfigError."""
-
-    def identity(self) -> Any:
-        """Returns what decides the bytes of what it makes, as JSON values. Raises ConfigError naming a variable."""
-
-
-class OperatorDefaults:
-    """The usual answers of an operator: it runs in the task, keeps nothing, and takes batches as they come."""
+class Operator(ABC):
+    """What happens to rows, as a step that knows its schema and its identity. By default it runs in the task, keeps
+    nothing, and takes batches as they come."""
 
     __slots__ = ()
     batch_rows: int | None = None
@@ -40,23 +22,41 @@ class OperatorDefaults:
     num_cpus: float | None = None
     one_schema = True
     says_all = False
+    """Whether its identity alone decides what it makes, in a job too: no code or parameter of that does."""
+    runs_code = False
+    """Whether it calls functions of the user: what these make, only running them tells."""
+
+    if TYPE_CHECKING:
+        # Where it is a field of a dataclass, a property here would be its default.
+        @property
+        @abstractmethod
+        def name(self) -> str:
+            """What it is called in plans and errors."""
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether every row becomes one row: few can say so, as a BadRow leaves one out."""
+        """Whether every row becomes one row, at its place: few can say so, as a BadRow leaves one out."""
         return False
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        """Returns the schema of what it makes, which is known where that of its rows is."""
+        """Returns the schema of what it makes, which is known where that of its rows is. Raises ConfigError."""
         return None if found is None else self.made(found)
 
     def made(self, found: pa.Schema) -> pa.Schema:
         """Returns the schema of what rows of a schema become: the same."""
         return found
 
+    @abstractmethod
+    def identity(self) -> Any:
+        """Returns what decides the bytes of what it makes, as JSON values. Raises ConfigError naming a variable."""
+
     def opened(self) -> Self:
         """Returns the operator: there is nothing to load."""
         return self
+
+    @abstractmethod
+    def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterable[Any]:
+        """Yields the tables that a batch, never empty, becomes; books what it drops."""
 
     def hide(self, text: str) -> str:
         """Returns the text: there are no secrets."""

@@ -14,7 +14,7 @@ from curate.arrow.hashing import VERSION, digest_rows
 from curate.arrow.order import rows_where
 from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
@@ -27,7 +27,7 @@ BITS = 53
 
 
 @dataclass(frozen=True, slots=True)
-class RandomSample(OperatorDefaults):
+class RandomSample(Operator):
     """Keeps a row if its own random number is below the fraction, so that a larger one keeps the same rows and more."""
 
     fraction: float

@@ -19,7 +19,7 @@ from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, add_note
 from curate.operators.arguments import refuse_unused
 from curate.operators.convert import check_format, formatted
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.operators.ray_data import instead_of_compute
 from curate.pipeline.step import ActorPool, BatchPosition, Compute
 from curate.runtime.protocol import Resources
@@ -340,10 +340,11 @@ def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
     )
 
 
-class UdfOperator(OperatorDefaults):
+class UdfOperator(Operator):
     """What operators have in common that call what a user gave."""
 
     __slots__ = ()
+    runs_code = True
     fn: Udf
     placement: Placement
     output_schema: pa.Schema | None = None
@@ -373,4 +374,4 @@ class UdfOperator(OperatorDefaults):
         if self.output_schema is None:
             return made
         rows = f"the rows {place.row} to {place.row + given.num_rows - 1} of its input from {place.shard or 'nothing'}"
-        return as_declared(made, self.output_schema, self.name, rows)  # type: ignore[attr-defined]
+        return as_declared(made, self.output_schema, self.name, rows)

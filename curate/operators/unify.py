@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from curate.arrow.schema import conform_to_union, format_schema
 from curate.dataclass import dataclass
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Unify(OperatorDefaults):
+class Unify(Operator):
     """Gives rows the columns and the types of a schema: missing ones are null, others are widened."""
 
     to: pa.Schema

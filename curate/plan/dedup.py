@@ -16,8 +16,6 @@ from curate.dedup.exact import Chosen, DropCopies
 from curate.dedup.near import NearDedup
 from curate.dedup.spans import CutCopies
 from curate.exchange.kinds.base import Materialize
-from curate.operators.protocol import OperatorDefaults
-from curate.operators.udf import UdfOperator
 from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan, Scan, Union, Zip, walk
 from curate.plan.physical import alike
 from curate.plan.rewrites import pinned
@@ -76,7 +74,7 @@ def asks(plan: Plan) -> bool:
 def _asks(node: Plan) -> bool:
     match node:
         case Apply(_, operator):
-            return isinstance(operator, UdfOperator) or not isinstance(operator, OperatorDefaults)
+            return operator.runs_code
         case Union():
             # Parts that are not read by one stage have no numbers in common, which rows could be told apart by.
             return not alike(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -76,16 +75,12 @@ class Exchanged(Node):
     how: Exchange
 
 
-class MarkingOperator(Operator, Marking, Protocol):
-    """An operator that goes by marks."""
-
-
 @dataclass(frozen=True, slots=True)
 class Marked(Node):
     """The rows of a plan through a step that is given marks: what another plan tells of rows, by their places."""
 
     input: Plan
-    step: MarkingOperator
+    step: Marking
     marks: Plan
 
 

@@ -11,8 +11,7 @@ from curate.dataclass import replace
 from curate.formats.encoding import Format
 from curate.formats.statistics import misled_by_statistics
 from curate.operators.columns import Drop, FilterExpression, Rename, Select, WithColumn, WithColumns
-from curate.operators.protocol import Operator, OperatorDefaults
-from curate.operators.rows import FilterRows
+from curate.operators.protocol import Operator
 from curate.operators.sample import RandomSample
 from curate.operators.unify import Unify
 from curate.sources.files import Files
@@ -82,8 +81,6 @@ def _pruned(
 def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[set[str], Operator]:
     """Returns the columns needed before an operator if `needed` are after it, and the operator over those."""
     match operator:
-        case FilterRows():
-            return set(schema.names), operator
         case FilterExpression():
             return needed | operator.reads(schema), operator
         case WithColumn(column):
@@ -100,10 +97,8 @@ def _before(operator: Operator, schema: pa.Schema, needed: set[str]) -> tuple[se
             return {name for name in schema.names if names.get(name, name) in needed}, operator
         case Drop():
             return needed, operator
-        case OperatorDefaults():
-            return operator.needs(schema, needed), operator
         case _:
-            return set(schema.names), operator
+            return operator.needs(schema, needed), operator
 
 
 def _over(columns: set[str], operators: Sequence[Operator], schemas: Sequence[pa.Schema]) -> Iterator[Operator]:

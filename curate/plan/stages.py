@@ -24,7 +24,7 @@ from curate.exchange.run_file import CHUNK_BYTES, RunSettings
 from curate.formats.encoding import Format
 from curate.objects.record import OutputFormat
 from curate.operators.parts import SplitOff
-from curate.operators.protocol import Operator, OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.operators.udf import told_once
 from curate.pipeline.pipeline import Pipeline
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
@@ -170,8 +170,7 @@ def _refuse_unlike_sides(lowered: StagePlan, steps: Sequence[Operator]) -> None:
     first: dict[str, tuple[str, pa.Schema]] = {}
     for step in steps:
         shared = any(times[name] > 1 for name in own_sides([step]))
-        # What the user's functions send, only running them tells.
-        if shared and found is not None and isinstance(step, OperatorDefaults):
+        if shared and found is not None and not step.runs_code:
             made = step.apply(empty(found), ShardBooks(BadRowBudget("0")), BatchPosition("", 0))
             for name, rows in ((one.side, one.schema) for one in made if isinstance(one, SideTable)):
                 other, before = first.setdefault(name, (step.name, rows))

@@ -12,7 +12,7 @@ from curate.arrow.unknown import empty
 from curate.dataclass import dataclass
 from curate.errors import CorruptInput
 from curate.keywords import option
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tokens.documents import TOKENS, documents_of, offsets
@@ -48,7 +48,7 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True)
-class PackTokens(OperatorDefaults):
+class PackTokens(Operator):
     """Makes sequences of the documents of a shard; without a packing documents stay as they are. Fails a shard of which
     too many tokens are unknown."""
 

@@ -14,7 +14,7 @@ from curate.arrow.types import is_text
 from curate.dataclass import dataclass, field
 from curate.exchange.kinds.join import MATCHED, UNMATCHED, Keys
 from curate.exchange.kinds.merge_join import has_null, output_rows, take_or_null
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
 
@@ -23,7 +23,7 @@ BROADCAST_HOWS = ("inner", "left", "semi", "anti")
 
 
 @dataclass(frozen=True, slots=True)
-class BroadcastJoin(OperatorDefaults):
+class BroadcastJoin(Operator):
     """Joins rows with those of a table in memory: the same rows as by an exchange, in the order of the left ones."""
 
     keys: Keys

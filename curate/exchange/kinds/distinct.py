@@ -14,7 +14,7 @@ from curate.dataclass import dataclass
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
 from curate.late_pandas import numbers
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
 
@@ -96,7 +96,7 @@ def others(kept: Numbers, table: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctBatch(OperatorDefaults):
+class DistinctBatch(Operator):
     """Leaves out rows of a batch that are like another one before them."""
 
     how: Distinct

@@ -21,7 +21,7 @@ from curate.errors import ConfigError
 from curate.exchange.kinds.aggregates import Aggregate, begun, make, output_name
 from curate.exchange.kinds.base import Regrouping, order_by, slices
 from curate.exchange.protocol import ReducePart
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
 from curate.tasks.books import GROUPED
@@ -33,7 +33,7 @@ GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
-class Partials(OperatorDefaults):
+class Partials(Operator):
     """Replaces rows by their keys and the partial results of aggregates that they begin as."""
 
     name: str
@@ -217,7 +217,7 @@ def aggregates_of_pairs(aggregates: Any) -> list[Aggregate]:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals(OperatorDefaults):
+class Totals(Operator):
     """Replaces a batch by the partial results of aggregates of all its rows: one row, where they can be merged."""
 
     grouped: Grouped

@@ -19,7 +19,7 @@ from curate.exchange.kinds.base import Regrouping, key_columns, order_by
 from curate.exchange.kinds.merge_join import JoinedRows, coalesce, match_keys, rows_of, take_or_null
 from curate.exchange.protocol import ReducePart
 from curate.log import get_logger
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
 
@@ -167,7 +167,7 @@ def widest(type: pa.DataType) -> pa.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyTypes(OperatorDefaults):
+class KeyTypes(Operator):
     """Brings the key columns of a side to the types that are compared."""
 
     keys: Keys

@@ -21,7 +21,7 @@ from curate.errors import ConfigError
 from curate.exchange.kinds.base import Limitable
 from curate.exchange.protocol import ReducePart
 from curate.late_pandas import numbers
-from curate.operators.protocol import OperatorDefaults
+from curate.operators.protocol import Operator
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
@@ -38,7 +38,7 @@ COUNTED_PER_OUTPUT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Bucketed(OperatorDefaults):
+class Bucketed(Operator):
     """Adds the bucket that a row is thrown into: by its seed, its shard and its number there."""
 
     seed: int | None
