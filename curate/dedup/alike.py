@@ -18,12 +18,13 @@ from curate.arrow.order import Order, SortKey, take_rows
 from curate.arrow.sizes import ranges_within
 from curate.arrow.types import plain_type
 from curate.dataclass import dataclass
-from curate.dedup.buckets import PAIRS, OfRows
+from curate.dedup.buckets import PAIRS
 from curate.dedup.near import CLASS, ID, OTHER, OTHER_CLASS, OTHER_ID, OTHER_SOURCE, SIMILARITY, SOURCE, NearDedup
 from curate.dedup.pairs import Ints, distinct_pairs, similarities
 from curate.dedup.shingles import Shingles, distinct, take_shingles
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
+from curate.operators.protocol import Replacing
 from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -37,10 +38,11 @@ _SLICE_HASHES = 1 << 22
 """N-grams that are sent, or compared, at a time: 32 MiB."""
 
 
-class _OfPairs(Marking, OfRows):
+class _OfPairs(Marking, Replacing):
     """A step whose marks are pairs, of which each shard has those of its rows."""
 
     __slots__ = ()
+    rule: NearDedup
     order = Order((SortKey(ROW_ID), SortKey(OTHER)))
     """What marks are sorted by."""
 
@@ -54,7 +56,7 @@ class _OfPairs(Marking, OfRows):
             return
         marks = self.fold(marks)
         rows, which = np.unique(numbers(marks[ROW_ID]), return_inverse=True)
-        chosen = take_rows(batch.select(self.near.columns), pa.array(rows - row_ids(place, 1)))
+        chosen = take_rows(batch.select(self.rule.named), pa.array(rows - row_ids(place, 1)))
         yield from self._of(marks, chosen, which, schema)
 
     @abstractmethod
@@ -66,14 +68,14 @@ class _OfPairs(Marking, OfRows):
 class SendSets(_OfPairs):
     """Replaces rows by the n-grams of those that are first in a pair, at the places of the second: a row a pair."""
 
-    near: NearDedup
+    rule: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
     folds = True
 
     @property
     def name(self) -> str:
-        return f"candidates({self.near.column!r})"
+        return f"candidates({self.rule.column!r})"
 
     def fold(self, marks: pa.Table) -> pa.Table:
         """Returns each pair once."""
@@ -82,14 +84,14 @@ class SendSets(_OfPairs):
 
     def made(self, found: pa.Schema) -> pa.Schema:
         fields = [(ROW_ID, pa.int64()), (OTHER, pa.int64()), (SET, pa.large_list(pa.uint64()))]
-        return pa.schema([*map(pa.field, *zip(*fields, strict=True)), *_told(self.near, found, others=True)])
+        return pa.schema([*map(pa.field, *zip(*fields, strict=True)), *_told(self.rule, found, others=True)])
 
     def identity(self) -> Any:
-        return ["candidates", self.near.identity()]
+        return ["candidates", self.rule.identity()]
 
     def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
-        sets = distinct(self.near.shingles(chosen[self.near.column]))
-        told = _told_of(self.near, chosen)
+        sets = distinct(self.rule.shingles(chosen[self.rule.column]))
+        told = _told_of(self.rule, chosen)
         for first, last in ranges_within(sets.counts[which], _SLICE_HASHES):
             own = which[first:last]
             sent = take_shingles(sets, own)
@@ -103,23 +105,23 @@ class SendSets(_OfPairs):
 class Edges(_OfPairs):
     """Replaces rows by the pairs that they are second in, and that are alike: the later row, then the earlier one."""
 
-    near: NearDedup
+    rule: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
 
     @property
     def name(self) -> str:
-        return f"alike({self.near.column!r})"
+        return f"alike({self.rule.column!r})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        return edges_schema(self.near, found)
+        return edges_schema(self.rule, found)
 
     def identity(self) -> Any:
-        return ["alike", self.near.identity()]
+        return ["alike", self.rule.identity()]
 
     def _of(self, marks: pa.Table, chosen: pa.Table, which: Ints, schema: pa.Schema) -> Iterator[pa.Table]:
-        sets = distinct(self.near.shingles(chosen[self.near.column]))
-        told = _told_of(self.near, chosen)
+        sets = distinct(self.rule.shingles(chosen[self.rule.column]))
+        told = _told_of(self.rule, chosen)
         sent = marks[SET].combine_chunks()
         lengths = numbers(pc.list_value_length(sent))
         for first, last in ranges_within(sets.counts[which] + lengths, _SLICE_HASHES):
@@ -127,12 +129,12 @@ class Edges(_OfPairs):
             offsets = numbers(theirs.offsets)
             left = Shingles(numbers(theirs.flatten()), offsets - offsets[0])
             alike = similarities(left, take_shingles(sets, which[first:last]))
-            found = pa.array(np.flatnonzero(alike >= self.near.threshold))
+            found = pa.array(np.flatnonzero(alike >= self.rule.threshold))
             pairs = marks.slice(first, last - first).take(found)
             own = pa.array(which[first:last]).take(found)
             ours = [pairs[ROW_ID], *(one.take(own) for one in told)]
-            theirs = [pairs[OTHER], *(pairs[one.name] for one in _told(self.near, chosen.schema, others=True))]
-            yield _edges(self.near, schema, ours, theirs, pa.array(alike).take(found))
+            theirs = [pairs[OTHER], *(pairs[one.name] for one in _told(self.rule, chosen.schema, others=True))]
+            yield _edges(self.rule, schema, ours, theirs, pa.array(alike).take(found))
 
 
 def edges_schema(near: NearDedup, found: pa.Schema) -> pa.Schema:

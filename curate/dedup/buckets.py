@@ -11,7 +11,6 @@ leader's key, and `Led` pairs them with the first row of the bucket, which its l
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from curate.dedup.shingles import distinct
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import Operator
+from curate.operators.protocol import Replacing
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tasks.books import GROUPED
@@ -48,46 +47,25 @@ _SLICE_ROWS = 1 << 20
 """Rows of buckets that become pairs at a time, about."""
 
 
-class OfRows(Operator):
-    """The usual answers of a step that makes something else of rows."""
-
-    __slots__ = ()
-    near: NearDedup
-
-    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is None:
-            return None
-        self.near.check(found)
-        return self.made(found)
-
-    @abstractmethod
-    def made(self, found: pa.Schema) -> pa.Schema:
-        """Returns the schema of what it makes."""
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema, needed
-        return set(self.near.columns)
-
-
 @dataclass(frozen=True, slots=True)
-class Bands(OfRows):
+class Bands(Replacing):
     """Replaces each row by its bands: hash, place, twin (see `pairs`), which is of the next band, and class."""
 
-    near: NearDedup
+    rule: NearDedup
 
     @property
     def name(self) -> str:
-        return f"minhash({self.near.column!r})"
+        return f"minhash({self.rule.column!r})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
         del found
         return _BANDS
 
     def identity(self) -> Any:
-        return ["minhash", self.near.identity()]
+        return ["minhash", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        near = self.near
+        near = self.rule
         sets = near.shingles(batch[near.column])
         found = signatures(sets, near.bands * near.rows, near.seed)
         some = np.flatnonzero(sets.counts)
@@ -128,7 +106,7 @@ class Buckets(_Together):
 
     @property
     def name(self) -> str:
-        return f"dedup_minhash({self.near.column!r})"
+        return self.near.name
 
     def identity(self) -> Any:
         return ["pairs", self.near.identity()]

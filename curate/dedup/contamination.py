@@ -28,7 +28,7 @@ from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import Operator
+from curate.operators.protocol import ByRule, Replacing, Rule
 from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
@@ -47,7 +47,7 @@ ACTIONS = (DROP, ANNOTATE, CUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Decontamination:
+class Decontamination(Rule):
     """Which texts are contaminated, and what becomes of them."""
 
     column: str
@@ -70,21 +70,14 @@ class Decontamination:
 
     @property
     def name(self) -> str:
-        """What it is called in plans and errors."""
         return f"decontaminate({self.column!r})"
 
     @property
-    def needed(self) -> set[str]:
-        """The columns that are looked at."""
-        return set(self._named)
-
-    @property
-    def _named(self) -> tuple[str, ...]:
+    def named(self) -> tuple[str, ...]:
         return (self.column,) if self.id_column is None else (self.column, self.id_column)
 
     def check(self, found: pa.Schema) -> None:
-        """Raises ConfigError for columns that are not there, or are already, and for texts that are none."""
-        refuse_unknown("decontaminate", self._named, found.names)
+        refuse_unknown("decontaminate", self.named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             raise ConfigError.of_column(f"decontaminate: column {self.column!r} is {type}, expected texts", self.column)
@@ -98,7 +91,6 @@ class Decontamination:
                 raise ConfigError(f"decontaminate: there is a column {name!r} already; rename or drop it before")
 
     def identity(self) -> Any:
-        """Returns what decides what becomes of rows, as JSON values."""
         given = [self.action, self.max_documents, self.margin, self.min_words, self.id_column]
         return [self.column, self.compared.identity(), *given]
 
@@ -152,30 +144,25 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedNgrams(Operator):
+class SharedNgrams(Replacing):
     """Replaces rows by the n-grams of evaluation sets that they have, each once."""
 
-    how: Decontamination
+    rule: Decontamination
 
     @property
     def name(self) -> str:
-        return f"shared n-grams({self.how.column!r})"
+        return f"shared n-grams({self.rule.column!r})"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.how.check(found)
+        Replacing.schema(self, found)
         return _COUNTS
 
     def identity(self) -> Any:
-        return ["shared n-grams", self.how.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema, needed
-        return self.how.needed
+        return ["shared n-grams", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        index = self.how.compared.index()
-        found = self.how.shared(batch, index)
+        index = self.rule.compared.index()
+        found = self.rule.shared(batch, index)
         once, _ = found.each()
         tally.drop(max(0, batch.num_rows - len(once)), GROUPED)
         rows = row_ids(place, batch.num_rows)[found.row[once]]
@@ -242,10 +229,10 @@ def _starts(new: Any, rows: int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Decontaminate(Marking):
+class Decontaminate(Marking, ByRule):
     """Drops rows that have n-grams of evaluation sets, marks them, or cuts the n-grams out."""
 
-    how: Decontamination
+    rule: Decontamination
     marks: Marks | None = None
     """None where it is planned, or where no n-gram is left out of account."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
@@ -254,31 +241,23 @@ class Decontaminate(Marking):
     @property
     def keeps_rows(self) -> bool:
         """Whether every row stays."""
-        return self.how.action == ANNOTATE
-
-    @property
-    def name(self) -> str:
-        return self.how.name
+        return self.rule.action == ANNOTATE
 
     @property
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
-        return (CONTAMINATED,) if self.how.id_column is not None else ()
+        return (CONTAMINATED,) if self.rule.id_column is not None else ()
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        self.how.check(found)
-        if self.how.action != ANNOTATE:
+        if self.rule.action != ANNOTATE:
             return found
         return found.append(pa.field(NGRAMS, pa.int64())).append(pa.field(SETS, pa.list_(pa.string())))
 
     def identity(self) -> Any:
-        return ["decontaminate", self.how.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        return (needed & set(schema.names)) | self.how.needed
+        return ["decontaminate", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
-        how, index = self.how, self.how.compared.index()
+        how, index = self.rule, self.rule.compared.index()
         found = how.shared(batch, index)
         if number := readable(batch[how.column])[1]:
             tally.count(NOT_UTF8, number)
@@ -323,7 +302,7 @@ class Decontaminate(Marking):
         if not len(row):
             yield batch
             return
-        how = self.how
+        how = self.rule
         low = np.maximum(start - how.margin, 0)
         # Beyond the end of a text there is nothing to be cut.
         high = stop + how.margin

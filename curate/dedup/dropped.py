@@ -16,6 +16,7 @@ from curate.dedup.exact import DUPLICATE, DUPLICATES, KEPT, KEPT_ID
 from curate.dedup.near import KEPT_SOURCE, SIMILARITY, NearDedup
 from curate.exchange.row_ids import BY_ROW_ID, ROW_ID, row_ids
 from curate.late_pandas import numbers
+from curate.operators.protocol import ByRule
 from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
@@ -23,10 +24,10 @@ from curate.texts.pieces import NOT_UTF8, readable
 
 
 @dataclass(frozen=True, slots=True)
-class DropNear(Marking):
+class DropNear(Marking, ByRule):
     """Drops the rows that are marked, and lists them in an extra output."""
 
-    near: NearDedup
+    rule: NearDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
     order = BY_ROW_ID
@@ -34,26 +35,14 @@ class DropNear(Marking):
     sides = (DUPLICATES,)
     """The extra outputs that it has."""
 
-    @property
-    def name(self) -> str:
-        return f"dedup_minhash({self.near.column!r})"
-
-    def made(self, found: pa.Schema) -> pa.Schema:
-        self.near.check(found)
-        return found
-
     def identity(self) -> Any:
-        return ["drop near copies", self.near.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return needed | set(self.near.columns)
+        return ["drop near copies", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         marks = None if self.marks is None else marks_of(self.marks, batch, place)
-        for name, number in self.near.counted(batch).items() if self.marks is not None else ():
+        for name, number in self.rule.counted(batch).items() if self.marks is not None else ():
             tally.count(name, number)
-        if self.marks is not None and (unread := readable(batch[self.near.column])[1]):
+        if self.marks is not None and (unread := readable(batch[self.rule.column])[1]):
             tally.count(NOT_UTF8, unread)
         if marks is None or not marks.num_rows:
             # Also without rows: it tells the columns of the extra output.
@@ -69,7 +58,7 @@ class DropNear(Marking):
 
     def _told(self, rows: pa.Table, marks: pa.Table | None) -> SideTable:
         """Returns what is listed of rows that are dropped, whose marks are in the same order."""
-        ids = plain_column(rows[self.near.id_column])
+        ids = plain_column(rows[self.rule.id_column])
         kept = [] if marks is None else [f"{one:016x}" for one in marks[KEPT].to_pylist()]
         columns = {
             "id": ids,
@@ -77,8 +66,8 @@ class DropNear(Marking):
             "kept_id": ids if marks is None else marks[KEPT_ID],
             "similarity": pa.array([], pa.float64()) if marks is None else marks[SIMILARITY],
         }
-        if self.near.source is not None:
-            source = plain_column(rows[self.near.source])
+        if self.rule.source is not None:
+            source = plain_column(rows[self.rule.source])
             columns |= {"source": source, "kept_source": source if marks is None else marks[KEPT_SOURCE]}
         return SideTable(DUPLICATES, pa.table(columns))
 

@@ -13,7 +13,7 @@ one for each shard: no digest is too heavy for a task.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -35,7 +35,7 @@ from curate.errors import ConfigError, refuse_other
 from curate.exchange.protocol import Exchange, ReducePart
 from curate.exchange.row_ids import ROW_ID, first_row_id, ranks, row_ids
 from curate.late_pandas import numbers
-from curate.operators.protocol import Operator
+from curate.operators.protocol import ByRule, Replacing, Rule
 from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition, SideTable
@@ -75,7 +75,7 @@ class Parts:
     """Where in that row it begins; None: it is the row."""
 
 
-class Compared(ABC):
+class Compared(Rule):
     """What is compared, and which of equal ones is kept: the first, the last, or that with the largest priority."""
 
     __slots__ = ()
@@ -87,32 +87,9 @@ class Compared(ABC):
     priority: str | None
     id_column: str | None
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What the exchange is called in plans and errors."""
-
-    @property
-    @abstractmethod
-    def _named(self) -> tuple[str, ...]:
-        """The columns that are looked at."""
-
-    @property
-    def needed(self) -> set[str]:
-        """These, each once."""
-        return set(self._named)
-
-    @abstractmethod
-    def check(self, found: pa.Schema) -> None:
-        """Raises ConfigError for columns that are not there, or of types that cannot be compared."""
-
     @abstractmethod
     def parts(self, batch: pa.Table) -> Parts:
         """Returns what is compared of a batch."""
-
-    @abstractmethod
-    def identity(self) -> Any:
-        """Returns what decides what is kept, as JSON values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +119,14 @@ class ExactDedup(Compared):
         return self.keep == "first" and self.priority is None
 
     @property
-    def _named(self) -> tuple[str, ...]:
+    def named(self) -> tuple[str, ...]:
         return (*self.columns, *(one for one in (self.priority, self.id_column) if one is not None))
 
     def check(self, found: pa.Schema) -> None:
         refuse_other("dedup_exact: keep", self.keep, KEEP)
         if not self.columns:
             raise ConfigError("dedup_exact: no column to compare rows by; name at least one")
-        refuse_unknown("dedup_exact", self._named, found.names)
+        refuse_unknown("dedup_exact", self.named, found.names)
         if self.priority is not None:
             Order((SortKey(self.priority),)).check("dedup_exact(priority=)", found)
         digest_rows(self._compared(empty(found)), self.columns)
@@ -176,44 +153,39 @@ class ExactDedup(Compared):
 
 
 @dataclass(frozen=True, slots=True)
-class Digests(Operator):
+class Digests(Replacing):
     """Replaces rows, or their parts, by digests and places."""
 
-    same: Compared
+    rule: Compared
 
     @property
     def keeps_rows(self) -> bool:
         """Whether each row becomes one."""
-        return not self.same.of_parts
+        return not self.rule.of_parts
 
     @property
     def name(self) -> str:
-        return self.same.name.replace(self.same.method, "digests", 1)
+        return self.rule.name.replace(self.rule.method, "digests", 1)
 
     def made(self, found: pa.Schema) -> pa.Schema:
-        self.same.check(found)
         fields = [(DIGEST, pa.uint64()), (CHECK, pa.uint64()), (ROW_ID, pa.int64()), (COUNT, pa.int64())]
-        fields += [(START, pa.int64())] * self.same.of_parts
-        if self.same.priority is not None:
-            fields.append((PRIORITY, found.field(self.same.priority).type))
-        if self.same.id_column is not None:
-            fields.append((ID, plain_type(found.field(self.same.id_column).type)))
+        fields += [(START, pa.int64())] * self.rule.of_parts
+        if self.rule.priority is not None:
+            fields.append((PRIORITY, found.field(self.rule.priority).type))
+        if self.rule.id_column is not None:
+            fields.append((ID, plain_type(found.field(self.rule.id_column).type)))
         return pa.schema(fields)
 
     def identity(self) -> Any:
-        return ["digests", self.same.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema, needed
-        return self.same.needed
+        return ["digests", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         schema = self.schema(batch.schema)
-        found = self.same.parts(batch)
+        found = self.rule.parts(batch)
         columns = [found.digest, found.check, row_ids(place, batch.num_rows)[found.row]]
         columns.append(np.ones(len(found.row), np.int64))
-        own = [batch[self.same.priority]] if self.same.priority is not None else []
-        own += [plain_column(batch[self.same.id_column])] if self.same.id_column is not None else []
+        own = [batch[self.rule.priority]] if self.rule.priority is not None else []
+        own += [plain_column(batch[self.rule.id_column])] if self.rule.id_column is not None else []
         if found.start is not None:
             tally.drop(max(0, batch.num_rows - len(found.row)), GROUPED)
             columns.append(found.start)
@@ -239,9 +211,8 @@ class Chosen(Exchange):
 
     def schema(self, found: Sequence[pa.Schema | None]) -> pa.Schema | None:
         """Returns the schema of marks."""
-        if found[0] is None:
+        if (made := Digests(self.same).schema(found[0])) is None:
             return None
-        made = Digests(self.same).made(found[0])
         fields = [(ROW_ID, pa.int64()), (DIGEST, pa.uint64()), (CHECK, pa.uint64()), (KEPT, pa.int64())]
         fields += [(KEPT_START, pa.int64())] * self.same.of_parts
         return pa.schema([*fields, *([(KEPT_ID, made.field(ID).type)] if self.same.id_column is not None else [])])
@@ -323,45 +294,33 @@ def first_places(found: Ints) -> Ints:
     return (ranks(found).astype(np.int64)) * first_row_id(1)
 
 
-class OfCopies(Marking):
+class OfCopies(Marking, ByRule):
     """A step whose marks are copies, of which each shard has its own."""
 
     __slots__ = ()
-    same: Compared
+    rule: Compared
     side: ClassVar[str]
     """The extra output that tells them, where rows have an id."""
     order = Order((SortKey(ROW_ID), SortKey(DIGEST)))
     """What marks are sorted by: the shard that they are for, and the digest."""
 
     @property
-    def name(self) -> str:
-        return self.same.name
-
-    @property
     def sides(self) -> tuple[str, ...]:
         """The extra outputs that it has."""
-        return (self.side,) if self.same.id_column is not None else ()
-
-    def made(self, found: pa.Schema) -> pa.Schema:
-        self.same.check(found)
-        return found
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return needed | self.same.needed
+        return (self.side,) if self.rule.id_column is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
 class DropCopies(OfCopies):
     """Drops the rows that are copies of others."""
 
-    same: ExactDedup
+    rule: ExactDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
     side = DUPLICATES
 
     def identity(self) -> Any:
-        return ["drop copies", self.same.identity()]
+        return ["drop copies", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         if not batch.num_rows or self.marks is None:
@@ -374,7 +333,7 @@ class DropCopies(OfCopies):
             yield batch
             yield from self._told(batch, None)
             return
-        at = copies(self.same.parts(batch), row_ids(place, batch.num_rows), marks)
+        at = copies(self.rule.parts(batch), row_ids(place, batch.num_rows), marks)
         dropped = at >= 0
         tally.drop_rows(batch, dropped, DUPLICATE)
         yield rows_where(batch, ~dropped)
@@ -382,9 +341,9 @@ class DropCopies(OfCopies):
         yield from self._told(rows_where(batch, dropped), marks.take(pa.array(at[dropped])))
 
     def _told(self, batch: pa.Table, marks: pa.Table | None) -> Iterator[SideTable]:
-        if self.same.id_column is None or self.same.id_column not in batch.column_names:
+        if self.rule.id_column is None or self.rule.id_column not in batch.column_names:
             return
-        ids = plain_column(batch[self.same.id_column])
+        ids = plain_column(batch[self.rule.id_column])
         marks = marks if marks is not None else pa.table({CHECK: pa.array([], pa.uint64()), KEPT_ID: ids[:0]})
         clusters = pa.array([f"{one:016x}" for one in marks[CHECK].to_pylist()], pa.string())
         alike = pa.array(np.ones(len(clusters)))

@@ -38,6 +38,7 @@ from curate.dataclass import dataclass
 from curate.dedup import minhash, shingles
 from curate.dedup.shingles import UNITS, Shingles
 from curate.errors import ConfigError, refuse_other
+from curate.operators.protocol import Rule
 from curate.texts.pieces import readable
 from curate.units import LARGEST_SEED, MOST, keep_whole, whole
 
@@ -67,7 +68,7 @@ Values = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class NearDedup:
+class NearDedup(Rule):
     """When texts are near duplicates, and which rows are dropped for it."""
 
     column: str
@@ -113,10 +114,13 @@ class NearDedup:
         keep_whole(self, "", {"seed": 0}, LARGEST_SEED)
 
     @property
-    def columns(self) -> list[str]:
-        """The columns that are looked at."""
+    def name(self) -> str:
+        return f"dedup_minhash({self.column!r})"
+
+    @property
+    def named(self) -> tuple[str, ...]:
         names = (self.column, self.id_column, self.exempt, self.priority, self.source)
-        return list(dict.fromkeys(name for name in names if name is not None))
+        return tuple(dict.fromkeys(name for name in names if name is not None))
 
     @property
     def verified(self) -> bool:
@@ -130,7 +134,7 @@ class NearDedup:
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, texts that are none, and values that no row can have."""
-        refuse_unknown("dedup_minhash", self.columns, found.names)
+        refuse_unknown("dedup_minhash", self.named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             told = f"dedup_minhash: column {self.column!r} is {type}, expected texts"

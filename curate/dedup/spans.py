@@ -96,12 +96,12 @@ class SpanDedup(Compared):
         return PUBLISHED.get(self.unit, EXACT) if self.form is None else self.form
 
     @property
-    def _named(self) -> tuple[str, ...]:
+    def named(self) -> tuple[str, ...]:
         return (self.column,) if self.id_column is None else (self.column, self.id_column)
 
     def check(self, found: pa.Schema) -> None:
         """Raises ConfigError for columns that are not there, and for texts that are none."""
-        refuse_unknown(self.method, self._named, found.names)
+        refuse_unknown(self.method, self.named, found.names)
         type = found.field(self.column).type
         if not is_text(value_type(type)):
             raise ConfigError.of_column(f"{self.method}: column {self.column!r} is {type}, expected texts", self.column)
@@ -150,28 +150,28 @@ def _sentences(words: str) -> Sentences:
 class CutCopies(OfCopies):
     """Cuts the parts of texts that are copies of others, and drops the rows of which too little is left."""
 
-    same: SpanDedup
+    rule: SpanDedup
     marks: Marks | None = None
     """None where it is planned, not run."""
     side = REMOVED
 
     def identity(self) -> Any:
-        return ["cut copies", self.same.identity()]
+        return ["cut copies", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         marks = None
         if batch.num_rows and self.marks is not None:
             marks = self.marks.of(first_row_id(place.rank), first_row_id(place.rank + 1))
-            if number := readable(batch[self.same.column])[1]:
+            if number := readable(batch[self.rule.column])[1]:
                 tally.count(NOT_UTF8, number)
         if marks is None or not marks.num_rows:
             yield batch
             yield from self._told(batch, None, None)
             return
-        found = self.same.units(batch)
-        parts, first = self.same.windows(found)
+        found = self.rule.units(batch)
+        parts, first = self.rule.windows(found)
         of_part = copies(parts, row_ids(place, batch.num_rows), marks)
-        size = self.same.sentences if self.same.unit == SENTENCES else 1
+        size = self.rule.sentences if self.rule.unit == SENTENCES else 1
         by = np.full(len(found.owner), -1)
         gone = of_part >= 0
         # The first window that a sentence is in is told: it is written last.
@@ -185,20 +185,20 @@ class CutCopies(OfCopies):
         if not len(cut.unit):
             yield batch
             return
-        tally.count(f"{self.same.unit.removesuffix('s')}s removed", len(cut.unit))
-        yield cut.left_of(batch, self.same.column, splitter(self.same.words).words, self.same.min_words, tally)
+        tally.count(f"{self.rule.unit.removesuffix('s')}s removed", len(cut.unit))
+        yield cut.left_of(batch, self.rule.column, splitter(self.rule.words).words, self.rule.min_words, tally)
 
     def _told(self, batch: pa.Table, cut: Cut | None, marks: pa.Table | None) -> Iterator[SideTable]:
         """Yields the spans that are cut out; also without any: that tells the columns of the extra output."""
-        if self.same.id_column is None or self.same.id_column not in batch.column_names:
+        if self.rule.id_column is None or self.rule.id_column not in batch.column_names:
             return
-        ids = plain_column(batch[self.same.id_column])
+        ids = plain_column(batch[self.rule.id_column])
         if cut is None or marks is None:
             none = pa.array([], pa.int64())
             columns = [ids[:0], none, none, pa.array([], pa.string()), pa.array([], pa.string()), ids[:0], none]
         else:
             columns = [ids.take(pa.array(cut.row)), pa.array(cut.start), pa.array(cut.stop)]
-            columns.append(pa.array([self.same.unit] * len(cut.row), pa.string()))
+            columns.append(pa.array([self.rule.unit] * len(cut.row), pa.string()))
             columns.append(pa.array([f"{one:016x}" for one in marks[CHECK].to_pylist()], pa.string()))
             columns += [marks[KEPT_ID], marks[KEPT_START]]
         names = ["id", "start", "end", "kind", "cluster", "kept_id", "kept_start"]

@@ -28,7 +28,7 @@ from curate.late_pandas import numbers
 from curate.mixture.lowest import NOTHING, Histogram, Ints, Reached, handed_on
 from curate.mixture.quotas import Quota, largest_remainder, quota, strata
 from curate.mixture.rows import Mixing
-from curate.operators.protocol import Operator
+from curate.operators.protocol import Replacing
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 from curate.tasks.books import GROUPED
@@ -80,38 +80,33 @@ Group = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Keys(Operator):
+class Keys(Replacing):
     """Replaces rows by what decides whether they are drawn."""
 
-    mixing: Mixing
+    rule: Mixing
     says_all = True
 
     @property
     def name(self) -> str:
-        return f"keys of {self.mixing.name}"
+        return f"keys of {self.rule.name}"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
-        if found is not None:
-            self.mixing.check(found)
+        Replacing.schema(self, found)
         return KEYS
 
     def identity(self) -> Any:
         # Not the weights: who corrects these need not have all rows looked at again.
-        return ["keys", self.mixing.keys_identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema, needed
-        return self.mixing.needed
+        return ["keys", self.rule.keys_identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        source, ids = self.mixing.sources(batch), row_ids(place, batch.num_rows)
-        sizes, listed = self.mixing.sizes(batch), source >= 0
-        columns: list[Any] = [ids, source.astype(np.int32), self.mixing.strata(batch), self.mixing.hashes(batch)]
+        source, ids = self.rule.sources(batch), row_ids(place, batch.num_rows)
+        sizes, listed = self.rule.sizes(batch), source >= 0
+        columns: list[Any] = [ids, source.astype(np.int32), self.rule.strata(batch), self.rule.hashes(batch)]
         columns.append(sizes)
         drawn = listed & (sizes > 0)
         found = pa.table([*(column[drawn] for column in columns), pa.nulls(int(drawn.sum()), pa.string())], schema=KEYS)
         if not listed.all():
-            names = self.mixing.source_names(batch).filter(pa.array(~listed))
+            names = self.rule.source_names(batch).filter(pa.array(~listed))
             # As bytes: names may be anything.
             counts = pc.value_counts(names.cast(pa.large_binary()))
             values = counts.field("values").to_pylist()

@@ -22,7 +22,7 @@ from curate.keywords import option
 from curate.late_pandas import numbers
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import CHARACTERS, DOCUMENTS, Mixture, Source
-from curate.operators.protocol import Operator
+from curate.operators.protocol import ByRule, Operator, Rule
 from curate.operators.unfit import nulls, set_aside
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
@@ -35,7 +35,7 @@ _PART = re.compile(r"\.part-\d{5}-of-\d{5}$")
 
 
 @dataclass(frozen=True, slots=True)
-class Mixing:
+class Mixing(Rule):
     """A mixture, and the columns that say what it needs to know of rows."""
 
     mixture: Mixture
@@ -64,7 +64,6 @@ class Mixing:
 
     @property
     def name(self) -> str:
-        """What it is called in plans and errors."""
         return f"mix({', '.join(map(repr, self.mixture.names[:3]))}{', ...' * (len(self.mixture.names) > 3)})"
 
     @property
@@ -73,13 +72,11 @@ class Mixing:
         return self.count_column or (self.text_column if self.mixture.unit == CHARACTERS else None)
 
     @property
-    def needed(self) -> set[str]:
-        """The columns that are looked at."""
+    def named(self) -> tuple[str, ...]:
         names = (self.source_column, self.id_column, self.measured, self.strata_column)
-        return {name for name in names if name is not None}
+        return tuple(name for name in names if name is not None)
 
     def check(self, found: pa.Schema) -> None:
-        """Raises ConfigError for columns that are not there, or are already, and for values that are no counts."""
         refuse_unknown("mix", sorted(self.needed), found.names)
         type = value_type(found.field(self.source_column).type)
         if not (is_text(type) or pa.types.is_integer(type) or pa.types.is_null(type)):
@@ -99,7 +96,6 @@ class Mixing:
         self.strata(empty(found))
 
     def identity(self) -> Any:
-        """Returns what decides which rows are drawn, as JSON values."""
         columns = [self.source_column, self.id_column, self.measured, self.strata_column, self.epoch_column]
         return [self.mixture.as_dict(), *columns, hashing.VERSION]
 
@@ -143,34 +139,22 @@ class Mixing:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit(Operator):
+class Fit(ByRule):
     """Sets aside the rows that cannot be drawn: those without an id, or of no known size."""
 
-    mixing: Mixing
+    rule: Mixing
     says_all = True
 
-    @property
-    def name(self) -> str:
-        return self.mixing.name
-
-    def made(self, found: pa.Schema) -> pa.Schema:
-        self.mixing.check(found)
-        return found
-
     def identity(self) -> Any:
-        return ["fit", self.mixing.id_column, self.mixing.measured]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return needed | self.mixing.needed
+        return ["fit", self.rule.id_column, self.rule.measured]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         del place
-        self.mixing.check(batch.schema)
-        unfit = [(nulls(batch, self.mixing.id_column), f"no {self.mixing.id_column}")]
-        if (measured := self.mixing.measured) is not None:
+        self.rule.check(batch.schema)
+        unfit = [(nulls(batch, self.rule.id_column), f"no {self.rule.id_column}")]
+        if (measured := self.rule.measured) is not None:
             unfit.append((nulls(batch, measured), f"no {measured}"))
-            sizes = self.mixing.sizes(batch)
+            sizes = self.rule.sizes(batch)
             unfit.append((sizes < 0, f"{measured} is below 0"))
             unfit.append((sizes > MOST_SIZE, f"{measured} is above {MOST_SIZE:,}"))
         yield set_aside(batch, unfit, tally)[0]

@@ -28,6 +28,7 @@ from curate.mixture.choice import (
 from curate.mixture.lowest import Ints
 from curate.mixture.mixture import DOCUMENTS
 from curate.mixture.rows import Mixing
+from curate.operators.protocol import ByRule
 from curate.operators.side_input import Marking, Marks
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition, SideTable
@@ -57,10 +58,10 @@ BOOKS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Take(Marking):
+class Take(Marking, ByRule):
     """Drops rows, and repeats others, each one behind itself."""
 
-    mixing: Mixing
+    rule: Mixing
     marks: Marks | None = None
     """None where it is planned, not run."""
     order = Order((SortKey(ROW_ID), SortKey(SOURCE), SortKey(STRATUM)))
@@ -68,21 +69,12 @@ class Take(Marking):
     sides = (SOURCES,)
     """The extra outputs that it has."""
 
-    @property
-    def name(self) -> str:
-        return self.mixing.name
-
     def made(self, found: pa.Schema) -> pa.Schema:
-        self.mixing.check(found)
-        column = self.mixing.epoch_column
+        column = self.rule.epoch_column
         return found if column is None else found.append(pa.field(column, pa.int32()))
 
     def identity(self) -> Any:
-        return ["take", self.mixing.identity()]
-
-    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
-        del schema
-        return (needed - {self.mixing.epoch_column}) | self.mixing.needed
+        return ["take", self.rule.identity()]
 
     def apply(self, batch: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table | SideTable]:
         if not batch.num_rows or self.marks is None:
@@ -92,11 +84,11 @@ class Take(Marking):
             return
         # The same for all shards.
         drawn = self.marks.of(first_row_id(0), first_row_id(1))
-        ids, source = row_ids(place, batch.num_rows), self.mixing.sources(batch)
-        sizes, listed = self.mixing.sizes(batch), source >= 0
+        ids, source = row_ids(place, batch.num_rows), self.rule.sources(batch)
+        sizes, listed = self.rule.sizes(batch), source >= 0
         copies = self._copies(batch, ids, np.where(sizes > 0, source, -1), drawn)
         tally.drop_rows(batch, ~listed, UNLISTED)
-        tally.drop_rows(batch, listed & (sizes == 0), f"no {self.mixing.mixture.unit}")
+        tally.drop_rows(batch, listed & (sizes == 0), f"no {self.rule.mixture.unit}")
         tally.drop_rows(batch, listed & (sizes > 0) & (copies == 0), NOT_DRAWN)
         self._count(source, copies, sizes, tally)
         yield from self._pieces(batch, copies)
@@ -124,7 +116,7 @@ class Take(Marking):
     def _copies(self, batch: pa.Table, ids: Ints, source: Ints, drawn: pa.Table) -> Ints:
         """Returns how often each row is there; never, if it is of no source."""
         of, strata = numbers(drawn[SOURCE]), numbers(drawn[STRATUM])
-        hashes, stratum = self.mixing.hashes(batch), self.mixing.strata(batch)
+        hashes, stratum = self.rule.hashes(batch), self.rule.strata(batch)
         copies = np.zeros(batch.num_rows, np.int64)
         for one in np.unique(source[source >= 0]).tolist():
             low, high = np.searchsorted(of, [one, one + 1])
@@ -144,11 +136,11 @@ class Take(Marking):
 
     def _repeated(self, batch: pa.Table, rows: Ints, epochs: Ints) -> pa.Table:
         made = take_rows(batch, pa.array(rows, pa.int64()))
-        column = self.mixing.epoch_column
+        column = self.rule.epoch_column
         return made if column is None else made.append_column(column, pa.array(epochs, pa.int32()))
 
     def _count(self, source: Ints, copies: Ints, sizes: Ints, tally: ShardBooks) -> None:
-        names, unit = self.mixing.mixture.names, self.mixing.mixture.unit
+        names, unit = self.rule.mixture.names, self.rule.mixture.unit
         if len(names) > MOST_COUNTED:
             return
         # Of documents, both are the same.
@@ -159,7 +151,7 @@ class Take(Marking):
 
     def _books(self, drawn: pa.Table) -> pa.Table:
         """Returns what is wanted, available and written of each source: the sums of its strata."""
-        mixture = self.mixing.mixture
+        mixture = self.rule.mixture
         of = numbers(drawn[SOURCE])
         sums = {}
         for name in (WANTED, AVAILABLE, WRITTEN, AVAILABLE_ROWS, WRITTEN_ROWS):

@@ -1,4 +1,5 @@
-"""An operator of a plan: its schema, its identity, and its result for a batch."""
+"""An operator of a plan: its schema, its identity, and its result for a batch; and those that go by a rule, which names
+the columns that are looked at, and refuses those that do not fit."""
 
 from __future__ import annotations
 
@@ -66,3 +67,66 @@ class Operator(ABC):
         """Returns the columns of `schema` that it is to be given if `needed` are of what it gives: all of them."""
         del needed
         return set(schema.names)
+
+
+class Rule(ABC):
+    """What decides what becomes of rows."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What goes by it is called in plans and errors."""
+
+    @property
+    @abstractmethod
+    def named(self) -> tuple[str, ...]:
+        """The columns that are looked at."""
+
+    @property
+    def needed(self) -> set[str]:
+        """These, each once."""
+        return set(self.named)
+
+    @abstractmethod
+    def check(self, found: pa.Schema) -> None:
+        """Raises ConfigError for columns that are not there, or are already, and for types that do not fit."""
+
+    @abstractmethod
+    def identity(self) -> Any:
+        """Returns what decides what becomes of rows, as JSON values."""
+
+
+class ByRule(Operator):
+    """An operator over the columns that a rule looks at, once that has checked them. What it makes has all columns."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        @property
+        def rule(self) -> Rule:
+            """The rule."""
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def schema(self, found: pa.Schema | None) -> pa.Schema | None:
+        if found is None:
+            return None
+        self.rule.check(found)
+        return self.made(found)
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        return (needed & set(schema.names)) | self.rule.needed
+
+
+class Replacing(ByRule):
+    """One that makes something else of rows."""
+
+    __slots__ = ()
+
+    def needs(self, schema: pa.Schema, needed: set[str]) -> set[str]:
+        del schema, needed
+        return self.rule.needed

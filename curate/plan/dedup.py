@@ -25,7 +25,7 @@ from curate.sources.protocol import FileListing
 def without_copies(rows: Plan, step: DropCopies | CutCopies) -> Plan:
     """Returns the rows of a plan without copies of others, or without the parts of texts that are. Reads them twice."""
     rows = rereadable(rows)
-    return Marked(rows, step, Exchanged((rows,), Chosen(step.same)))
+    return Marked(rows, step, Exchanged((rows,), Chosen(step.rule)))
 
 
 def decontaminated(rows: Plan, how: Decontamination) -> Plan:
