@@ -48,6 +48,7 @@ from curate.storage.protocol import Object, Store
 from curate.storage.uris import is_local
 from curate.stores.open import open_store
 from curate.tasks.books import GROUPED
+from curate.writers.output import OutputWriter
 
 READERS = 32
 """Indexes of run files that are read at once, each of which is a call of the store."""
@@ -145,7 +146,7 @@ _LAST = b"last"
 _Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class RunWriter:
+class RunWriter(OutputWriter):
     """Writes tables of one schema as a run file: sorted by `order`, equal keys as they came.
 
     `fold` returns fewer rows that stand for those of a table. It is called with all rows of the chunk when 262,144 came
@@ -170,9 +171,8 @@ class RunWriter:
         *,
         keys_begin_pages: bool = False,
     ) -> None:
-        self.rows = 0
+        super().__init__(plain_schema(schema))
         self._sink = sink
-        self._schema = plain_schema(schema)
         self._noted = with_given_schema(self._schema, schema)
         self._order = order
         self._fold = fold
@@ -189,15 +189,14 @@ class RunWriter:
         self._index: list[pa.Table] = []
         self._lasts: list[pa.Table] = []
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = conform_plain(table, self._schema)
+    _held = staticmethod(conform_plain)
+
+    def _take(self, table: pa.Table) -> None:
         if table.num_rows and not len(self._schema):
             raise SchemaMismatch(f"{table.num_rows} rows have no column; an exchange needs at least one")
-        self.rows += table.num_rows
         at = 0
         while at < table.num_rows:
-            at += self._take(table.slice(at, _STEP_ROWS))
+            at += self._take_some(table.slice(at, _STEP_ROWS))
 
     def finish(self) -> None:
         """Writes what is pending. Then `rows` is the number of rows in the file: those that folds saved are not."""
@@ -206,7 +205,6 @@ class RunWriter:
             self._finished = True
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then index, schema and record; the sink stays open."""
         self.finish()
         index = pa.concat_tables(self._index) if self._index else _index_schema(self._schema, self._order).empty_table()
         schema = index.schema
@@ -214,7 +212,7 @@ class RunWriter:
             schema = schema.with_metadata({_LAST: _stream(pa.concat_tables(self._lasts), self._lasts[0].schema)})
         self._sink.write(run_end(_stream(index, schema), self._noted.serialize().to_pybytes(), record))
 
-    def _take(self, table: pa.Table) -> int:
+    def _take_some(self, table: pa.Table) -> int:
         """Takes rows from the start of `table`, up to where something is to be done; returns how many."""
         if self._folding:
             table = table.slice(0, self._fold_rows - self._since_fold)

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform
 from curate.errors import ConfigError
 from curate.objects.compress import STORED, Envelope, Sink
 from curate.units import require_json
+from curate.writers.output import OutputWriter
 
 
 class SinkFile(Protocol):
@@ -79,18 +79,15 @@ class Datasink(ABC):
         schema that the format has no place for: it is also called before anything is written, to ask that."""
 
 
-class SinkOutput:
+class SinkOutput(OutputWriter):
     """An output whose bytes a `Datasink` makes; `close` adds the record behind them."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, datasink: Datasink, codec: str) -> None:
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._envelope = Envelope(sink, codec)
         self._writer = datasink.open(self._envelope, schema)
 
-    def write(self, table: pa.Table) -> None:
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
+    def _take(self, table: pa.Table) -> None:
         if table.num_rows:
             self._writer.write(table)
 

@@ -17,7 +17,8 @@ from curate.keywords import chosen_with
 from curate.objects.compress import Sink
 from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.stage.datasink import SinkOutput
-from curate.writers.writer import OutputWriter, make_writer, suffix
+from curate.writers.output import OutputWriter
+from curate.writers.writer import make_writer, suffix
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from curate.stage.job_record import JobRecord
 from curate.storage.protocol import Object, Outcome, Published, Store, Writer
 from curate.tasks.books import Books
 from curate.tasks.failure import Refusal
-from curate.writers.writer import OutputWriter, SeveralFiles
+from curate.writers.output import OutputWriter, SeveralFiles
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -45,7 +45,7 @@ from curate.stores.open import Stores, open_store
 from curate.tasks.failure import ShardProgress, ShardRecord, ShardWaits
 from curate.tasks.setup import ENDED, SetUp
 from curate.tasks.shard import Shard
-from curate.writers.writer import OutputWriter
+from curate.writers.output import OutputWriter
 
 PROGRESS_S = 2.0
 """How often a shard that takes long says how far it is: a message of some bytes, and no call of a store."""

@@ -13,29 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
 from curate.objects.compress import Envelope, Sink, Waiting
 from curate.objects.mds import columns_of, encode_array, encode_head, encode_sample
+from curate.writers.output import OutputWriter
 
 
-class MdsOutput:
+class MdsOutput(OutputWriter):
     """Writes rows as samples; `close` adds the head before them and the record behind them."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for a column that MDS has no place for."""
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._envelope = Envelope(sink, codec)
         self._columns = columns_of(schema)
         self._sizes: list[int] = []
         self._samples = Waiting()
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for null."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
+    def _take(self, table: pa.Table) -> None:
         sizes = [size for _, _, size in self._columns]
         for batch in table.to_batches():
             columns = [_encoded(name, batch.column(batch.schema.names.index(name))) for name, _, _ in self._columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
 from curate.objects.compress import Crc32Sink, Envelope, Sink, Waiting
@@ -22,7 +21,8 @@ from curate.objects.record import OutputFormat, zstd_trailer
 from curate.tokens.documents import TOKENS
 from curate.tokens.mds import MdsOutput
 from curate.writers.npy import array_header
-from curate.writers.writer import OutputWriter, suffix
+from curate.writers.output import OutputWriter
+from curate.writers.writer import suffix
 
 _INSTEAD = {"uint32": "int32", "uint64": "int64"}
 """Types that Megatron has no code for, and those that tokens are stored as."""
@@ -44,13 +44,12 @@ def make_token_writer(sink: Sink, schema: pa.Schema, format: OutputFormat, codec
             return MdsOutput(sink, schema, codec)
 
 
-class ListsOutput(ABC):
+class ListsOutput(OutputWriter):
     """Writes one column of lists of integers, one list after the other."""
 
     def __init__(self, schema: pa.Schema, format: str) -> None:
         """Raises ConfigError for anything but one column of lists of integers."""
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._lengths: list[np.ndarray[Any, Any]] = []
         self._dtype: np.dtype[Any] = np.dtype(np.uint16)
         if len(schema):
@@ -63,19 +62,15 @@ class ListsOutput(ABC):
                 )
             self._dtype = np.dtype(found.value_type.to_pandas_dtype())
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for null,
-        and for tokens that the format has no place for."""
-        table = conform(table, self._schema)
-        self.rows += table.num_rows
+    def _take(self, table: pa.Table) -> None:
         for chunk in table.column(TOKENS).chunks if table.num_columns else ():
             values = chunk.flatten()
             if chunk.null_count or values.null_count:
                 raise ConfigError(f"column {TOKENS!r} has null; drop such rows, or write parquet")
-            self._take(values.to_numpy(), pc.list_value_length(chunk).to_numpy())
+            self._take_tokens(values.to_numpy(), pc.list_value_length(chunk).to_numpy())
 
     @abstractmethod
-    def _take(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
+    def _take_tokens(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
         """Writes tokens behind those before, which are documents of these lengths."""
 
     def _all_lengths(self) -> np.ndarray[Any, Any]:
@@ -92,13 +87,12 @@ class MemmapOutput(ListsOutput):
         self._count = 0
         self._values = Waiting()
 
-    def _take(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
+    def _take_tokens(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
         del lengths
         self._count += len(tokens)
         self._values.write(np.ascontiguousarray(tokens).data)
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes header, tokens and record."""
         self._envelope.write(array_header(self._dtype, (self._count,)))
         self._values.copy_into(self._envelope)
         self._envelope.close(record)
@@ -115,7 +109,7 @@ class MegatronOutput(ListsOutput):
         self._dtype = np.dtype(_INSTEAD.get(self._dtype.name, self._dtype.name))
         assert self._dtype.name in CODES
 
-    def _take(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
+    def _take_tokens(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
         most = np.iinfo(self._dtype).max
         if len(tokens) and tokens.dtype != self._dtype and int(tokens.max()) > most:
             raise ConfigError(
@@ -149,7 +143,7 @@ class DatatroveOutput(ListsOutput):
             raise ConfigError(f"datatrove has tokens of uint16 or uint32, not {self._dtype}; write parquet")
         self._dtype = TYPES[self._dtype.itemsize]
 
-    def _take(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
+    def _take_tokens(self, tokens: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> None:
         self._lengths.append(lengths)
         self._tokens.write(tokens.astype(self._dtype, copy=False).tobytes())
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from curate.arrow.schema import conform
 from curate.arrow.types import contains, is_text
 from curate.errors import ConfigError
 from curate.objects.compress import Envelope, Sink
+from curate.writers.output import OutputWriter
 
 SHOWN_BYTES = 60
 _LINES_BYTES = 8 << 20
@@ -47,7 +47,7 @@ def _broken(value: pa.Scalar) -> bytes | None:
     return None
 
 
-class LinesWriter(ABC):
+class LinesWriter(OutputWriter):
     """Writes tables of one schema as lines, or other bytes of a few rows; `close` adds the record behind them."""
 
     format: ClassVar[str]
@@ -56,16 +56,11 @@ class LinesWriter(ABC):
     """Rows that are made lines at a time, at most."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._envelope = Envelope(sink, codec)
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for values
-        that the format has no place for."""
-        table = conform(table, self._schema)
+    def _take(self, table: pa.Table) -> None:
         refuse_broken_texts(table, self.format, self.rows)
-        self.rows += table.num_rows
         step = max(1, min(self.rows_at_once, _LINES_BYTES * table.num_rows // max(1, table.nbytes)))
         for at in range(0, table.num_rows, step):
             self._envelope.write(self._lines(table.slice(at, step)))
@@ -75,5 +70,4 @@ class LinesWriter(ABC):
         """Returns rows as lines."""
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
         self._envelope.close(record)

@@ -16,21 +16,20 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.arrow.recast import tensor_shape
-from curate.arrow.schema import conform
 from curate.arrow.types import is_list
 from curate.errors import ConfigError
 from curate.objects.compress import Envelope, Sink, Waiting
+from curate.writers.output import OutputWriter
 
 
-class NumpyOutput:
+class NumpyOutput(OutputWriter):
     """Writes the one column of tables as an array; `close` adds the header before it and the record behind it."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for more than one column, and for a type that is no number, list or tensor of numbers."""
         if len(schema) > 1:
             raise ConfigError(f"an array of numpy has one column, found {', '.join(schema.names)}; choose one")
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._envelope = Envelope(sink, codec)
         self._values = Waiting()
         self._dtype: np.dtype[Any] = np.dtype(float)
@@ -38,15 +37,13 @@ class NumpyOutput:
         if len(schema):
             self._dtype, self._shape = _known(schema.field(0))
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for nulls,
-        and for lists of other lengths than the first one's."""
-        table = conform(table, self._schema)
+    def _take(self, table: pa.Table) -> None:
         for chunk in table.column(0).chunks if table.num_columns else ():
             if len(chunk):
-                self._take(chunk)
+                self._take_values(chunk)
 
-    def _take(self, chunk: pa.Array) -> None:
+    def _take_values(self, chunk: pa.Array) -> None:
+        """Writes values. Raises ConfigError for nulls, and for lists of other lengths than the first one's."""
         try:
             values = ndarray(chunk)
         except ValueError as error:
@@ -61,11 +58,9 @@ class NumpyOutput:
                 f"column {self._schema.names[0]!r} has entries of the shapes {self._shape} and {values.shape[1:]}, but "
                 "an array of numpy has one shape; make them equal, or write parquet"
             )
-        self.rows += len(values)
         self._values.write(np.ascontiguousarray(values).data)
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes header, values and record."""
         self._envelope.write(array_header(self._dtype, (self.rows, *(self._shape or ()))))
         self._values.copy_into(self._envelope)
         self._envelope.close(record)

@@ -17,13 +17,13 @@ import pyarrow.types as pt
 
 from curate.arrow.batches import combined
 from curate.arrow.canonical import stored_schema
-from curate.arrow.schema import conform
 from curate.arrow.sizes import per_schema, row_bytes
 from curate.arrow.types import contains, is_list_of_none
 from curate.arrow.unknown import empty
 from curate.errors import ConfigError
 from curate.objects.compress import Buffer, Sink
 from curate.objects.record import PARQUET_KEY, parquet_record, seal_footer
+from curate.writers.output import OutputWriter
 
 GROUP_ROWS = 65_536
 GROUP_BYTES = 64 << 20
@@ -39,19 +39,18 @@ _PAGE_CHECK_ROWS = 16
 twice their memory to write and to read, where rows are a megabyte; for small rows this costs nothing."""
 
 
-class ParquetOutput:
+class ParquetOutput(OutputWriter):
     """Writes tables of one schema as a Parquet file; `close` adds the record and the footer."""
 
     def __init__(
         self, sink: Sink, schema: pa.Schema, codec: str, group_rows: int = GROUP_ROWS, group_bytes: int = GROUP_BYTES
     ) -> None:
         """Raises ConfigError for a column of a type that Parquet has no place for."""
-        self.rows = 0
+        super().__init__(stored_schema(schema))
         self._group_rows = group_rows
         self._group_bytes = group_bytes
-        self._schema = stored_schema(schema)
         refuse_unknown(schema)
-        self._arrays = _array_count(self._schema)
+        self._arrays = sum(map(_arrays, self._schema.types))
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -62,12 +61,9 @@ class ParquetOutput:
         self._small: pa.BufferOutputStream | None = None
         """What a small file is written to, in place of the buffer: Arrow needs no Python to write there."""
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-        table = conform(table, self._schema)
+    def _take(self, table: pa.Table) -> None:
         if not table.num_rows:
             return
-        self.rows += table.num_rows
         self._pending.append(table)
         self._pending_rows += table.num_rows
         self._pending_bytes += self._at_most(table)
@@ -75,7 +71,6 @@ class ParquetOutput:
             self._write_groups(last=False)
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record and the footer."""
         if self._opened is None and self._pending_bytes < _SMALL_BYTES:
             self._small = pa.BufferOutputStream()
         self._write_groups(last=True)
@@ -224,10 +219,6 @@ def refuse_unknown(schema: pa.Schema) -> None:
 
 
 @per_schema
-def _array_count(schema: pa.Schema) -> int:
-    return sum(map(_arrays, schema.types))
-
-
 def _arrays(type: pa.DataType) -> int:
     """Returns how many arrays one of this type is made of."""
     return 1 + sum(_arrays(type.field(index).type) for index in range(type.num_fields))

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from curate.arrow.schema import conform
 from curate.arrow.types import is_binary, is_list, is_text
 from curate.errors import ConfigError
 from curate.formats.read.json_values import json_text, readable
@@ -25,40 +24,38 @@ from curate.objects.tar import END, packed, split_name
 from curate.writers.jsonl import json_lines
 from curate.writers.lines import refuse_broken_texts
 from curate.writers.npy import ndarray
+from curate.writers.output import OutputWriter
 
 _PILLOW = {"jpg": "jpeg", "pgm": "ppm", "pbm": "ppm", "pnm": "ppm"}
 """What pillow calls formats, where it has another name for them."""
 
 
-class WebDatasetOutput:
+class WebDatasetOutput(OutputWriter):
     """Writes tables of one schema as samples of an archive; `close` adds its end, and the record behind it."""
 
     def __init__(self, sink: Sink, schema: pa.Schema, codec: str) -> None:
         """Raises ConfigError for a column whose name or type a file of a sample cannot have."""
-        self.rows = 0
-        self._schema = schema
+        super().__init__(schema)
         self._encoders = [(field.name, _encoder(field)) for field in schema if field.name != KEY]
         if KEY in schema.names and not is_text(schema.field(KEY).type):
             raise ConfigError(f"column {KEY!r} is {schema.field(KEY).type}, expected text: cast it to string")
         self._keys: set[str] = set()
         self._envelope = Envelope(sink, codec)
 
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema; ConfigError for keys
-        that are null, there twice or no names, and for rows without a value."""
-        table = conform(table, self._schema)
+    def _take(self, table: pa.Table) -> None:
+        """Writes samples. Raises ConfigError for keys that are null, there twice or no names, and for rows without a
+        value."""
         refuse_broken_texts(table, "a WebDataset", self.rows)
         keys = table[KEY].to_pylist() if KEY in self._schema.names else None
         columns = [encode(table[name]) for name, encode in self._encoders]
         for row in range(table.num_rows):
-            key = f"{self.rows:09d}" if keys is None else self._checked(keys[row])
+            key = f"{self.rows + row:09d}" if keys is None else self._checked(keys[row])
             files = [column[row] for column in columns]
             if all(data is None for data in files):
                 raise ConfigError(f"the row {key!r} has no value but its key, and a sample has a file; drop such rows")
             for (name, _), data in zip(self._encoders, files, strict=True):
                 if data is not None:
                     self._envelope.write(packed(f"{key}.{name}", data))
-            self.rows += 1
 
     def _checked(self, key: str | None) -> str:
         if key is None or "\0" in key or split_name(f"{key}.x") != (key, "x"):
@@ -72,7 +69,6 @@ class WebDatasetOutput:
         return key
 
     def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending, then the record."""
         self._envelope.write(END)
         self._envelope.close(record)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
-
 import pyarrow as pa
 
 from curate.errors import ConfigError, did_you_mean
@@ -13,6 +10,7 @@ from curate.objects.record import OFFERED, OutputFormat
 from curate.writers.csv import CsvOutput
 from curate.writers.jsonl import JsonlOutput
 from curate.writers.npy import NumpyOutput
+from curate.writers.output import OutputWriter
 from curate.writers.parquet import ParquetOutput
 from curate.writers.tfrecords import TFRecordOutput
 from curate.writers.webdataset import WebDatasetOutput
@@ -34,28 +32,6 @@ _SUFFIXES = {
 }
 DEFAULT_CODEC = "zstd"
 """That of the formats that any output can be asked for in."""
-
-
-class OutputWriter(Protocol):
-    """Writes the tables of one output. The same rows give the same bytes, whatever tables they come in."""
-
-    rows: int
-    """Rows written so far."""
-
-    def write(self, table: pa.Table) -> None:
-        """Takes the rows of `table`. Raises SchemaMismatch if it cannot be held to the schema."""
-
-    def close(self, record: Mapping[str, Any]) -> None:
-        """Writes what is pending and the record; the sink stays open."""
-
-
-@runtime_checkable
-class SeveralFiles(Protocol):
-    """What a writer of an output of several files has, too."""
-
-    def close_other(self, suffix: str, record: Mapping[str, Any]) -> None:
-        """Writes what is pending of the other file with this suffix, and the record if it carries one, before `close`
-        does so for the output."""
 
 
 def suffix(format: OutputFormat, codec: str = DEFAULT_CODEC) -> str:

@@ -13,7 +13,8 @@ import pytest
 
 from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.tokens.outputs import make_token_writer
-from curate.writers.writer import OutputWriter, make_writer
+from curate.writers.output import OutputWriter
+from curate.writers.writer import make_writer
 
 TABLES = {
     OutputFormat.NUMPY: pa.table({"data": pa.array([1.0] * (1 << 20))}),
