@@ -26,7 +26,7 @@ from curate.graph.upstream import checkpoint_options, ready_stages
 from curate.keywords import BY_USING, by_using, of_checkpoint
 from curate.ledger.stages import scratch_root
 from curate.ledger.summary import RunState
-from curate.observe.progress import NoDisplay
+from curate.observe.progress import Display
 from curate.operators.protocol import Operator
 from curate.operators.udf import Udf
 from curate.pipeline.pipeline import Pipeline, ShardContext, in_order
@@ -270,7 +270,7 @@ def upstream_run(lowered: StagePlan, root: str, how: Options, run: RunStats) -> 
         elif own.output == root:
             break
         with by_using(), of_checkpoint():
-            ended = entry.run(stage, replace(own, display=run.write(NoDisplay(), "" if path else stage.record.name)))
+            ended = entry.run(stage, replace(own, display=run.write(Display(), "" if path else stage.record.name)))
         if ended.state is not RunState.COMPLETE:
             told = f"is not complete ({ended.state.value}): {ended.failed:,} of {ended.total:,} shards failed"
             if path is not None:

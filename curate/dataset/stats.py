@@ -16,7 +16,7 @@ import pyarrow as pa
 from curate.clock import Clock, SystemClock
 from curate.dataclass import dataclass, fields, replace
 from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role, limit_of, operated
-from curate.observe.progress import Display, LiveDisplay, LiveOperators, NoDisplay, Progress
+from curate.observe.progress import Display, LiveDisplay, LiveOperators, Progress
 from curate.pipeline.meters import Meters, peak_memory
 from curate.pipeline.pipeline import Pipeline
 from curate.streaming.stream_metrics import StreamMetrics
@@ -33,7 +33,7 @@ def progress_wanted() -> bool:
 
 def terminal_display() -> Display:
     """Returns what shows the progress of a write."""
-    return LiveDisplay() if progress_wanted() else NoDisplay()
+    return LiveDisplay() if progress_wanted() else Display()
 
 
 def with_progress(blocks: Any, run: RunStats) -> Iterator[pa.Table]:
@@ -105,7 +105,7 @@ class LocalPart:
         ]
 
 
-class WritePart:
+class WritePart(Display):
     """A run that writes shards. It is that run's display, and passes on what it shows."""
 
     def __init__(self, shown: Display, stage: str = "") -> None:

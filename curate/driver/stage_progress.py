@@ -324,7 +324,7 @@ def _nothing_yet() -> dict[str, Any]:
     }
 
 
-class _OneDisplay:
+class _OneDisplay(Display):
     """The display of a run, for all of its stages: it ends with the last of them."""
 
     def __init__(self, inner: Display) -> None:

@@ -17,7 +17,7 @@ from curate.log import get_logger
 from curate.notify.marks import ASKED, earlier_events, mark
 from curate.notify.message import Event, of_beat, of_stall, of_summary
 from curate.notify.post import Poster, To
-from curate.notify.teller import Beat, NoTeller, Teller
+from curate.notify.teller import Beat, Teller
 from curate.notify.waiting import without_reason
 
 
@@ -29,10 +29,11 @@ class _Run:
     shared: bool
 
 
-class RunTeller:
+class RunTeller(Teller):
     """Tells a receiver. Nothing that goes wrong here stops a run, or delays its end by more than some seconds."""
 
     def __init__(self, to: To, clock: Clock) -> None:
+        super().__init__()
         self._clock = clock
         self._log = get_logger()
         self._poster = Poster(to, "", clock)
@@ -41,11 +42,6 @@ class RunTeller:
         self._beat: Beat = dict
         """What the run says of itself that began last: a store that has failed it would not say how far it came."""
         self._earlier: list[Event] = []
-
-    @property
-    def begun(self) -> bool:
-        """Whether a run has begun."""
-        return bool(self._begun)
 
     def look(self, output: str) -> None:
         """Sees what is to be told of earlier runs, before this one removes what says so. Told is it later: a run that
@@ -62,7 +58,7 @@ class RunTeller:
         if self._begun:
             # A checkpoint, or the job that reads it: of its own runs nobody has looked yet.
             self.look(ledger.root)
-        self._begun[run_id], self._beat = _Run(ledger, job, run_id, shared), beat
+        self.begun, self._begun[run_id], self._beat = True, _Run(ledger, job, run_id, shared), beat
         self._poster.by = run_id
         try:
             mark(ledger.root, run_id, ASKED, {"asked_by": run_id})
@@ -123,7 +119,7 @@ class RunTeller:
 def telling(to: To | None, output: str, clock: Clock) -> Iterator[Teller]:
     """Yields who is told of a run, and tells them how it ends: what its block hands to `ended`, or raises."""
     if to is None:
-        yield NoTeller()
+        yield Teller()
         return
     teller = RunTeller(to, clock)
     teller.look(output)

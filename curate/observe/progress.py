@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 from curate.dataclass import dataclass, field
 from curate.log import get_logger
@@ -205,10 +205,10 @@ def _wrapped(text: str) -> Any:
     return Padding(Text(escape_controls(text)), (0, 0, 0, 2))
 
 
-class Display(Protocol):
-    """Shows progress somewhere."""
+class Display:
+    """Shows progress somewhere; this one shows nothing: for calls from code."""
 
-    interval_s: float
+    interval_s = 3600.0
     """How often `show` wants to be called."""
 
     def show(self, progress: Progress) -> None:
@@ -218,19 +218,7 @@ class Display(Protocol):
         """Shows where the run ended, if it shows runs as they go, and leaves the terminal as it was."""
 
 
-class NoDisplay:
-    """Shows nothing: for calls from code."""
-
-    interval_s = 3600.0
-
-    def show(self, progress: Progress) -> None:
-        """Does nothing."""
-
-    def close(self, last: Progress) -> None:
-        """Does nothing."""
-
-
-class LogDisplay:
+class LogDisplay(Display):
     """One log event every 30 s."""
 
     interval_s = LOG_INTERVAL_S
@@ -243,11 +231,8 @@ class LogDisplay:
         rows = {"rows_of_running_shards": progress.rows_running} if progress.rows_running else {}
         get_logger(job=progress.job).info("progress", **stage, shards=progress.text(), **rows, **waits, **retrying)
 
-    def close(self, last: Progress) -> None:
-        """Does nothing."""
 
-
-class LiveDisplay:
+class LiveDisplay(Display):
     """Two lines on standard error that are redrawn in place: together they would not fit in 80 columns.
 
     A run of more than one step, or with a pool, has a line for each operator below them; one of several stages a line

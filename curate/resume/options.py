@@ -15,8 +15,8 @@ from curate.errors import ConfigError
 from curate.keywords import option, shows_keywords
 from curate.ledger.heartbeat import NO_PROGRESS_AFTER_S
 from curate.notify.receiver import Receiver, parse_receiver
-from curate.notify.teller import NoTeller, Teller
-from curate.observe.progress import Display, NoDisplay
+from curate.notify.teller import Teller
+from curate.observe.progress import Display
 from curate.operators.arguments import path_text, path_texts
 from curate.storage.uris import normalise, unreplaced
 from curate.tasks.parts import Part
@@ -240,11 +240,11 @@ class RunOptions:
         check=parse_quiet,
     )
     """Seconds."""
-    teller: Teller = field(default_factory=NoTeller)
+    teller: Teller = field(default_factory=Teller)
     """Who hears of the run as it goes: made by who runs the job, of `notify`."""
     confirm: Callable[[str], bool] = lambda _: False
     """Asked before anything is removed."""
-    display: Display = field(default_factory=NoDisplay)
+    display: Display = field(default_factory=Display)
     handle_signals: bool = False
     """Whether SIGINT and SIGTERM end the run in order; only a program's main thread may."""
 

@@ -16,7 +16,7 @@ from curate.job.job import Job
 from curate.ledger.summary import RunState
 from curate.observe.failures import read_failures
 from curate.observe.metrics import PipelineMetrics
-from curate.observe.progress import NoDisplay, Progress
+from curate.observe.progress import Display, Progress
 from curate.observe.retries import MOST_ALIKE, MOST_WARNINGS, Warned
 from curate.stage import program
 from curate.tasks.failure import Failure, FailureKind
@@ -80,7 +80,7 @@ class Slow(Job):
         return batch
 
 
-class Watched(NoDisplay):
+class Watched(Display):
     """Notes all that it is shown."""
 
     interval_s = 0.0

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from curate.observe.metrics import Flow, OperatorMetrics, PipelineMetrics, Role
-from curate.observe.progress import LiveDisplay, LogDisplay, NoDisplay, Progress, RowRates, operator_lines
+from curate.observe.progress import Display, LiveDisplay, LogDisplay, Progress, RowRates, operator_lines
 from curate.pipeline.meters import Meter
 from curate.runtime.protocol import PoolState
 
@@ -74,7 +74,7 @@ def test_it_fits_80_columns_and_says_whole_why_nothing_moves(monkeypatch: pytest
 
 def test_called_from_code_it_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither stream is touched."""
-    display = NoDisplay()
+    display = Display()
     display.show(progress())
     display.close(progress())
     assert capsys.readouterr() == ("", "")
