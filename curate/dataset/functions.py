@@ -81,7 +81,7 @@ class Functions(Base):
         if batch_size is not None:
             batch_size = whole("batch_size", batch_size, 1)
         declared = check_declared("map_batches", output_schema)
-        return self._apply(rows.MapBatches(udf, batch_size, form, where, declared))
+        return self._apply(rows.MapBatches(udf, batch_size, form, placement=where, output_schema=declared))
 
     @shows_keywords(UdfOptions)
     def map(
@@ -118,8 +118,8 @@ class Functions(Base):
             raise ConfigError("map(isolate=True) runs a function in a separate process; it does not take a class")
         declared = check_declared("map", output_schema)
         if isolate:
-            return self._apply(rows.MapIsolated(udf, timeout_s, where, declared))
-        return self._apply(rows.MapRows(udf, False, where, declared))
+            return self._apply(rows.MapIsolated(udf, timeout_s, placement=where, output_schema=declared))
+        return self._apply(rows.MapRows(udf, False, placement=where, output_schema=declared))
 
     @shows_keywords(UdfOptions)
     def flat_map(
@@ -137,7 +137,8 @@ class Functions(Base):
         [{'id': 1}, {'id': 2}, {'id': 2}]
         """
         udf, where = udf_of("flat_map", fn, options)
-        return self._apply(rows.MapRows(udf, True, where, check_declared("flat_map", output_schema)))
+        declared = check_declared("flat_map", output_schema)
+        return self._apply(rows.MapRows(udf, True, placement=where, output_schema=declared))
 
     @shows_keywords(UdfOptions)
     def with_column(self, column_name: str, expr: Any, **options: Unpack[UdfOptions]) -> Self:
@@ -175,7 +176,7 @@ class Functions(Base):
         form = format_of(fn, batch_format)
         if not isinstance(column, str) or not column:
             raise ConfigError(f"{method}({column!r}): a column name must be non-empty text")
-        return self._apply(rows.AddColumn(udf, column, form, where))
+        return self._apply(rows.AddColumn(udf, column, form, placement=where))
 
     @shows_keywords(UdfOptions)
     def filter(
@@ -216,4 +217,4 @@ class Functions(Base):
             refuse_for_expression("filter", options)
             return self._apply(columns.FilterExpression(as_expression("filter", expr), reason))
         udf, where = udf_of("filter", fn, options)
-        return self._apply(rows.FilterRows(udf, reason, where))
+        return self._apply(rows.FilterRows(udf, reason, placement=where))

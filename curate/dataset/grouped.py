@@ -173,7 +173,7 @@ class GroupedData(Generic[D]):
         """
         udf, where = udf_of("map_groups", fn, options)
         declared = check_declared("map_groups", output_schema)
-        function = MapGroups(udf, format_of(fn, batch_format), where, declared)
+        function = MapGroups(udf, format_of(fn, batch_format), placement=where, output_schema=declared)
         grouped = Exchanged((self._dataset._plan,), GroupRows(self._name, self._keys))
         return self._dataset._then(Apply(grouped, function))
 

@@ -14,12 +14,12 @@ from curate.arrow.batches import combined
 from curate.arrow.declared import identity_of
 from curate.arrow.order import rows_where
 from curate.code.closures import PLAIN
-from curate.dataclass import dataclass, field, replace
+from curate.dataclass import dataclass, replace
 from curate.errors import BadRow, SchemaMismatch
 from curate.objects.bad_line import RejectedRow
 from curate.operators.columns import with_column
 from curate.operators.convert import is_data_frame, returned, rows, rows_to_table, to_table
-from curate.operators.udf import Placement, Udf, UdfOperator, hint
+from curate.operators.udf import UdfOperator, hint
 from curate.pipeline.bad_rows import reason_of, row_at, row_text
 from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
 from curate.pipeline.shard_books import ShardBooks
@@ -30,15 +30,9 @@ from curate.pipeline.step import BatchPosition
 class MapBatches(UdfOperator):
     """A function of batches of at most `batch_size` rows; it is applied to one at a time."""
 
-    fn: Udf
     batch_size: int | None
     batch_format: str
-    placement: Placement = field(default_factory=Placement)
-    output_schema: pa.Schema | None = None
-
-    @property
-    def name(self) -> str:
-        return f"map_batches({self.fn.label})"
+    method = "map_batches"
 
     @property
     def batch_rows(self) -> int | None:  # type: ignore[override]
@@ -59,10 +53,8 @@ class MapBatches(UdfOperator):
 class AddColumn(UdfOperator):
     """Adds a column that a function of batches returns, the last one, or replaces one, at its place."""
 
-    fn: Udf
     column: str
     batch_format: str
-    placement: Placement = field(default_factory=Placement)
 
     @property
     def name(self) -> str:
@@ -90,17 +82,14 @@ class AddColumn(UdfOperator):
 class MapRows(UdfOperator):
     """A function of rows: of one to one, or (flat) of one to any number."""
 
-    fn: Udf
     flat: bool
-    placement: Placement = field(default_factory=Placement)
-    output_schema: pa.Schema | None = None
 
     @property
-    def name(self) -> str:
-        return f"{'flat_map' if self.flat else 'map'}({self.fn.label})"
+    def method(self) -> str:  # type: ignore[override]
+        return "flat_map" if self.flat else "map"
 
     def identity(self) -> Any:
-        return ["flat_map" if self.flat else "map", *self.fn.identity(self.name), *identity_of(self.output_schema)]
+        return [self.method, *self.fn.identity(self.name), *identity_of(self.output_schema)]
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         made: list[Mapping[str, Any]] = []
@@ -135,10 +124,7 @@ class MapRows(UdfOperator):
 class MapIsolated(UdfOperator):
     """A function of rows that runs in a process of its own: a row that kills it, or takes too long, is a bad row."""
 
-    fn: Udf
     timeout_s: float | None
-    placement: Placement = field(default_factory=Placement)
-    output_schema: pa.Schema | None = None
     confined: Any = None
     """The `Sandboxed` that it runs in, once it was made."""
 
@@ -257,13 +243,8 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tally: ShardBooks
 class FilterRows(UdfOperator):
     """Keeps the rows for which a function of the row is true."""
 
-    fn: Udf
     reason: str
-    placement: Placement = field(default_factory=Placement)
-
-    @property
-    def name(self) -> str:
-        return f"filter({self.fn.label})"
+    method = "filter"
 
     def schema(self, found: pa.Schema | None) -> pa.Schema | None:
         return found

@@ -340,15 +340,20 @@ def _pool(method: str, compute: Any, concurrency: Any) -> ActorPool | None:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class UdfOperator(Operator):
     """What operators have in common that call what a user gave."""
 
-    __slots__ = ()
-    runs_code = True
     fn: Udf
-    placement: Placement
-    output_schema: pa.Schema | None = None
+    placement: Placement = field(default_factory=Placement, kw_only=True)
+    output_schema: pa.Schema | None = field(default=None, kw_only=True)
     """What it was declared to give; None: only running it tells."""
+    runs_code = True
+    method = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}({self.fn.label})"
 
     @property
     def compute(self) -> Compute | None:  # type: ignore[override]
@@ -367,7 +372,7 @@ class UdfOperator(Operator):
 
     def opened(self) -> Self:
         """Returns the operator with an instance, if it calls a class."""
-        return replace(self, fn=self.fn.opened())  # type: ignore[type-var]
+        return replace(self, fn=self.fn.opened())
 
     def declared(self, made: pa.Table, given: pa.Table, place: BatchPosition) -> pa.Table:
         """Returns what it made of the rows that it was given as it was declared to be. Raises SchemaMismatch."""

@@ -12,12 +12,12 @@ import pyarrow as pa
 from curate.arrow.declared import identity_of
 from curate.arrow.groups import one_chunk
 from curate.arrow.offsets import unpack_rows
-from curate.dataclass import dataclass, field, replace
+from curate.dataclass import dataclass, replace
 from curate.errors import BadRow
 from curate.exchange.kinds.group import GROUP
 from curate.late_pandas import numbers
 from curate.operators.convert import to_table
-from curate.operators.udf import Placement, Udf, UdfOperator
+from curate.operators.udf import UdfOperator
 from curate.pipeline.retry_later import Busy, call_with_retries
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import READ_ROWS, BatchPosition
@@ -27,14 +27,8 @@ from curate.pipeline.step import READ_ROWS, BatchPosition
 class MapGroups(UdfOperator):
     """A function of groups, each of which it is given as a batch of rows."""
 
-    fn: Udf
     batch_format: str
-    placement: Placement = field(default_factory=Placement)
-    output_schema: pa.Schema | None = None
-
-    @property
-    def name(self) -> str:
-        return f"map_groups({self.fn.label})"
+    method = "map_groups"
 
     def identity(self) -> Any:
         return ["map_groups", *self.fn.identity(self.name), self.batch_format, *identity_of(self.output_schema)]
