@@ -206,17 +206,13 @@ def _run(
     costs: bool,
     step: str,
     dry: bool,
-    backend: str | None,
-    part: str | None,
     redo_stale: bool,
     drop_removed: bool,
     overwrite: tuple[str, ...],
-    yes: bool,
-    accept_code_change: bool,
-    notify: str | None,
-    no_progress_after: str | None,
     as_json: bool,
+    **given: Any,
 ) -> int:
+    """Runs a chain; `given` are options of the runs of all steps. Returns the exit code."""
     from curate import log
     from curate.chain.cost import sample_cost
     from curate.chain.plan import Asked
@@ -227,9 +223,7 @@ def _run(
 
     log.configure()
     outlast_readers()
-    options: dict[str, Any] = {"confirm": ask, "yes": yes, "accept_code_change": accept_code_change}
-    options |= {"display": display(as_json), "handle_signals": True}
-    given = {"backend": backend, "part": part, "notify": notify, "no_progress_after": no_progress_after}
+    options: dict[str, Any] = {"confirm": ask, "display": display(as_json), "handle_signals": True}
     options |= {name: value for name, value in given.items() if value is not None}
     ended_steps: list[StepEnd] = []
 
