@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from curate.dataclass import dataclass, field, replace
@@ -12,7 +11,7 @@ from curate.errors import ConfigError, did_you_mean
 from curate.ledger.side_outputs import side_name
 from curate.resume.options import OPTIONS, resolve_output
 from curate.sources.patterns import could_match, parse_input
-from curate.storage.uris import absolute, normalise
+from curate.storage.uris import absolute, at_home, normalise
 
 ONE_RUN = ("limit", "sample", "retry_failed", "overwrite", "accept_code_change", "allow_concurrent", "part", "notify")
 """Options of a run that a step cannot have: they are for one run, and a chain is run many times."""
@@ -124,14 +123,10 @@ def _placed(step: Step, folder: str) -> Step:
     try:
         # Refuses a relative one that would be lost, which an absolute one hides.
         resolve_output(step.output)
-        output = normalise(absolute(_at_home(step.output), folder))
-        return replace(step, output=output, input=tuple(absolute(_at_home(one), folder) for one in step.input))
+        output = normalise(absolute(at_home(step.output), folder))
+        return replace(step, output=output, input=tuple(absolute(at_home(one), folder) for one in step.input))
     except ConfigError as error:
         raise ConfigError(f"step {step.name!r}: {error}") from error
-
-
-def _at_home(text: str) -> str:
-    return f"{Path(text).expanduser()}{'/' * text.endswith('/')}" if text.startswith("~") else text
 
 
 def _refuse_same_names(steps: Sequence[Step]) -> None:

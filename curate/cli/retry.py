@@ -19,6 +19,7 @@ from curate.job.settings import NEUTRAL, TUNABLE
 from curate.observe.failures import RecordedRun, StageFailures, read_all_failures, recorded_run
 from curate.observe.place import root_of
 from curate.resume.options import parse_run_options
+from curate.storage.uris import at_home
 from curate.units import plain_line, shell_word
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _nothing(stages: list[StageFailures]) -> str:
 
 def given_script(script: str | None) -> str | None:
     """Returns the path given as --job so that it holds in any folder: see `working_folder`."""
-    return None if script is None else str(Path(script).expanduser().absolute())
+    return None if script is None else str(Path(at_home(script)).absolute())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, Stora
 from curate.folders import private
 from curate.stage.outputs import HashingSink
 from curate.storage.protocol import Object, Store
-from curate.storage.uris import is_local, normalise_input
+from curate.storage.uris import at_home, is_local, normalise_input
 from curate.stores.open import open_store
 
 _BLOCK = 8 * 1024 * 1024
@@ -40,8 +40,7 @@ class Asset:
 
     def __init__(self, uri: str) -> None:
         """`uri` is a local path or a URI such as `gs://models/jigsaw.bin` or `hf://org/name/model.bin`."""
-        home = uri.startswith("~")
-        self.uri = normalise_input(str(Path(uri).expanduser()) if home else uri)
+        self.uri = normalise_input(str(Path(at_home(uri))) if uri.startswith("~") else uri)
         """Where it is: an absolute path, or a URI."""
         self.object: Object | None = None
         """What the URI named when the job was started."""

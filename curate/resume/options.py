@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
 from curate.backends.choose import VARIABLE
@@ -18,7 +17,7 @@ from curate.notify.receiver import Receiver, parse_receiver
 from curate.notify.teller import Teller
 from curate.observe.progress import Display
 from curate.operators.arguments import path_text, path_texts
-from curate.storage.uris import normalise, unreplaced
+from curate.storage.uris import at_home, normalise, unreplaced
 from curate.tasks.parts import Part
 from curate.tasks.policy import max_failed_shards as parse_max_failed_shards
 from curate.units import LARGEST, is_finite, parse_duration, parse_percent
@@ -83,22 +82,11 @@ def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
         raise ConfigError(no_input())
     if "" in inputs:
         raise ConfigError(_empty("input"))
-    return tuple(_at_home(one) for one in inputs)
+    return tuple(at_home(one) for one in inputs)
 
 
 def _output(given: PathText) -> str:
-    return _at_home(path_text(given, "output"))
-
-
-def _at_home(text: str) -> str:
-    """Returns a path, its `~` replaced: a shell leaves that alone within quotes and behind `=`."""
-    if not text.startswith("~"):
-        return text
-    path, slash = Path(text), "/" if text.endswith("/") else ""
-    try:
-        return f"{path.expanduser()}{slash}"
-    except RuntimeError as error:
-        raise ConfigError(f"{text!r} names the home of a user that does not exist ({error})") from error
+    return at_home(path_text(given, "output"))
 
 
 def _fraction(text: str | None) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 from curate.errors import ConfigError, did_you_mean
 from curate.log import HIDDEN, redacted
@@ -236,6 +237,17 @@ def unreplaced(text: str) -> str:
     if "://" not in text and os.path.exists(text[: f"{text}/".index("/", found.end())]):  # noqa: PTH110 - a text
         return ""
     return f"nobody has replaced the variable {found.group()}: write its value out, or let a shell do it"
+
+
+def at_home(text: str) -> str:
+    """Returns a path, its `~` replaced: a shell leaves that alone within quotes and behind `=`. Raises ConfigError for
+    a user that does not exist."""
+    if not text.startswith("~"):
+        return text
+    try:
+        return f"{Path(text).expanduser()}{'/' * text.endswith('/')}"
+    except RuntimeError as error:
+        raise ConfigError(f"{text!r} names the home of a user that does not exist ({error})") from error
 
 
 def absolute(given: str, folder: str) -> str:

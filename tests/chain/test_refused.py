@@ -31,6 +31,10 @@ BAD = {
     "from": (f'[steps.a]\n{COPY}\nfrom = "b"\noutput = "o"\n', "has the key 'from'; did you mean 'input_from'?"),
     "input is a number": (f'[steps.a]\n{COPY}\ninput = 1\noutput = "o"\n', "input is 1, expected a text, or a list of"),
     "output is a number": (f'[steps.a]\n{COPY}\ninput = "in"\noutput = 1\n', "output is 1, expected a path as text"),
+    "nobody's input": (
+        f'[steps.a]\n{COPY}\ninput = "~nobody here/in"\noutput = "o"\n',
+        "step 'a': '~nobody here/in' names the home of a user that does not exist",
+    ),
     "job is a number": ('[steps.a]\njob = 1\noutput = "o"\n', "job is 1, expected a text: a name that `curate jobs`"),
     "no such step": (CHAIN.replace('"kept"', '"keptt"'), "'keptt', and there is no such step; did you mean 'kept'?"),
     "itself": (CHAIN.replace('["kept"]', '["last"]'), "step 'last' reads its own output; name an earlier step"),

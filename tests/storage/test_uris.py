@@ -7,13 +7,16 @@ import doctest
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from curate.cli.retry import given_script
 from curate.errors import ConfigError
+from curate.job.asset import Asset
 from curate.requests import ranges
 from curate.storage import uris
-from curate.storage.uris import absolute, is_local, join, normalise, normalise_input
+from curate.storage.uris import absolute, at_home, is_local, join, normalise, normalise_input
 from curate.stores.open import open_store
 
 
@@ -187,6 +190,13 @@ def test_importing_storage_is_cheap() -> None:
         "'fsspec', 'aiohttp', 'pyarrow', 'tenacity', 'google'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("take", [at_home, Asset, given_script])
+def test_nobodys_home_is_refused_by_its_name(take: Callable[[str], object]) -> None:
+    """Wherever a path is given: Python raises a RuntimeError, which says neither which path nor whose home."""
+    with pytest.raises(ConfigError, match=r"'~nobody here/x\.py' names the home of a user that does not exist"):
+        take("~nobody here/x.py")
 
 
 @pytest.mark.parametrize("module", [uris, ranges])
