@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator, Mapping
+from operator import eq
 
 from curate.dataclass import dataclass, replace
 from curate.units import KIB, MIB
@@ -23,8 +24,10 @@ from curate.web.members import Block
 MAX_HEADER = 1 * MIB
 _BEGIN = b"WARC/"
 _HEADER_END = re.compile(rb"\r?\n\r?\n")
-_NEXT = re.compile(rb"\n(?=WARC/[01]\.[0-9]{1,2}\r?\n[A-Za-z-]+:)")
+_HEAD = re.compile(rb"WARC/[01]\.[0-9]{1,2}\r?\n[A-Za-z-]+:")
+_NEXT = re.compile(rb"\n(?=" + _HEAD.pattern + rb")")
 """Where another record begins; it is looked at with some bytes behind."""
+_FIELD = re.compile(rb"\n(WARC/|WARC-[A-Za-z-]+:)")
 _LINES = b"\r\n\r\n"
 """What comes behind a record."""
 _BETWEEN = b"\r\n" + codecs.BOM_UTF8
@@ -101,15 +104,18 @@ class _Reader:
         self._fill(len(_BEGIN))
         if not self._data.startswith(_BEGIN):
             reason = f"no record begins with {bytes(self._data[:40])!r}"
+            headers = self._damaged_head(0)
             self._go_on()
-            return Broken(reason, {})
+            return Broken(reason, headers)
         end = self._header_end()
         if end is None:
             reason = self._loss() or "its header has no end"
+            self._drop(len(_BEGIN))
             self._go_on()
             return Broken(reason, {})
         headers = fields(self._data[:end].decode("utf-8", "replace"))
         if (size := _length(headers)) is None:
+            self._drop(len(_BEGIN))
             self._go_on()
             length = headers.get("content-length", "").strip()
             return Broken(f"the record does not say its length: Content-Length is {length[:40]!r}", headers)
@@ -157,6 +163,12 @@ class _Reader:
         # Or the file ends within this.
         if _BEGIN.startswith(self._data[end : end + len(_BEGIN)]):
             return end, None
+        # What comes behind is damaged, and is where it should be.
+        same = sum(map(eq, self._data[size : size + len(_LINES)], _LINES))
+        if same == len(_LINES) and self._damaged_head(end):
+            return end, None
+        if same == len(_LINES) - 1 and _HEAD.match(self._data, size + len(_LINES)):
+            return size + len(_LINES), None
         self._go_on()
         return end, "it has not the length that it says"
 
@@ -196,8 +208,21 @@ class _Reader:
                 return None
             size *= 4
 
+    def _damaged_head(self, start: int) -> dict[str, str]:
+        """Returns the fields of a record whose header begins at `start`, its first line damaged; none if nothing of a
+        header is there."""
+        stop = self._fill(start + 4 * KIB, across=False)
+        if (end := _HEADER_END.search(self._data, start, stop)) is not None:
+            stop = end.start()
+        found = _FIELD.search(self._data, start, stop)
+        if found is None or found[1] == _BEGIN:
+            return {}
+        return fields(self._data[start:stop].decode("utf-8", "replace"))
+
     def _go_on(self) -> None:
-        """Leaves all out up to the next line that begins a record, or to the end of the member."""
+        """Leaves all out up to the next record, which begins here or with a line, or to the end of the member."""
+        if _HEAD.match(self._data):
+            return
         while (begin := _NEXT.search(self._data)) is None:
             found = len(self._data)
             if self._fill(found + _CHUNK) == found:

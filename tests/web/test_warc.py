@@ -106,6 +106,32 @@ def test_a_wrong_length_costs_its_record(codec: Codec | None, length: Any, most:
     assert told(data, codec, most) == ["0", "1", "!2", "3", "4"]
 
 
+@pytest.mark.parametrize("packed_as_one", [False, True])
+@pytest.mark.parametrize("mask", [0xFF, 0x01])
+def test_a_byte_that_is_damaged_costs_its_record_and_every_record_is_told(mask: int, packed_as_one: bool) -> None:
+    """Wherever it is: in a first line, at the end of a header, and between two records, which costs none."""
+    data = b"".join(PAGES)
+    whole = read(data, None)
+    begin, end = len(b"".join(PAGES[:2])), len(b"".join(PAGES[:3]))
+    for place in range(begin - 4, end):
+        damaged = bytearray(data)
+        damaged[place] ^= mask
+        found = read(gzip.compress(damaged, 1), "gzip") if packed_as_one else read(bytes(damaged), None)
+        assert len(found) == len(whole)
+        assert [one for number, one in enumerate(found) if number != 2] == whole[:2] + whole[3:]
+        assert found[2] == whole[2] or begin <= place < end - 4
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_damaged_first_line_is_told_with_the_address_of_its_record(codec: Codec | None, large: bool) -> None:
+    data = b"".join(PAGES)
+    head = PAGES[2].index(b"WARC-Date")
+    begin = data.index(PAGES[2])
+    damaged = packed([data[:begin] + bytes(head) + data[begin + head :]], codec)
+    assert told(damaged, codec, 100 if large else MOST) == ["0", "1", "!2", "3", "4"]
+
+
 def changed(data: bytes, rng: random.Random) -> bytes:
     """A few bits changed, bytes put in, or the end cut off: in headers and checksums as often as between."""
     some = bytearray(data)
