@@ -54,6 +54,8 @@ class ReadAs:
     """The file that the schema is from, for who is told of another one; empty if it was declared."""
     whole: bool = True
     """Whether all columns are read, and not a part that was pushed into the read."""
+    asked: frozenset[str] | None = None
+    """The columns of Parquet that are asked for: of others, those that a file has twice are not there. None: all."""
     beside: Any = None
     """The schema of columns of Parquet that are not read, in which a null where there is none makes a bad row all the
     same: what is read several times has the same rows each time. None: none."""

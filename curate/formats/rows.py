@@ -70,7 +70,7 @@ def _sampled(
     """Returns the columns that a file has inside."""
     match encoding.format:
         case Format.PARQUET:
-            return sample_parquet(store, object, wanted)
+            return sample_parquet(store, object, wanted, None if encoding.how is None else encoding.how.asked)
         case Format.JSONL:
             return sample_jsonl(store, object, encoding.codec, wanted, json_bytes)
         case Format.CSV:

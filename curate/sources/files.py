@@ -240,9 +240,11 @@ def files(
     num_cpus: float | None = None,
     allow_incomplete_input: bool = False,
     partitioning: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Files:
     """Lists files and finds their schema: as it was declared, else that of the first that has rows. With
-    `partitioning="hive"`, the columns that folders name and these files do not have inside are part of it.
+    `partitioning="hive"`, the columns that folders name and these files do not have inside are part of it. Columns of
+    Parquet files that have one name are not, if there are `columns` that leave it out.
 
     Raises ConfigError for a path that matches nothing, for the output of a job that is not complete, or not all there,
     unless that is allowed, for a file of another format, or a declared schema that the first
@@ -275,7 +277,8 @@ def files(
         listing=listing,
         holes=tuple(holes),
     )
-    schema, first = _sampled(found)
+    asked = columns if how.schema is None else how.schema.names
+    schema, first = _sampled(found, None if asked is None else frozenset(asked))
     if how.schema is None:
         if how.include_paths and PATH in schema.names:
             raise ConfigError(f"{method}(include_paths=True): {first} already has a column {PATH!r}; omit it")
@@ -289,7 +292,7 @@ def files(
     return replace(found, schema=schema, how=how if how.schema is None else replace(how, schema=schema))
 
 
-def _sampled(source: Files) -> tuple[pa.Schema, str]:
+def _sampled(source: Files, asked: frozenset[str] | None) -> tuple[pa.Schema, str]:
     """Returns the schema of all files, and the file that it is from."""
     how = source.how
     known = known_schema(how)
@@ -301,7 +304,7 @@ def _sampled(source: Files) -> tuple[pa.Schema, str]:
         objects_in(filled.slice(0, SAMPLED_FILES) if len(filled) else listing.slice(0, 1)),
         # What is declared is compared with what the first file itself has.
         lambda: some_of(filled) if known is None else [],
-        lambda uri: detect(uri, replace(how, schema=None)),
+        lambda uri: detect(uri, replace(how, schema=None, asked=asked)),
         open_store,
     )
     if known is not None:

@@ -574,6 +574,25 @@ class TestColumnsThatAreNamed:
         with pytest.raises(SchemaMismatch, match="'b' is in this file only"):
             curate.read_parquet(tmp_path / "in").take_all()
 
+    @pytest.mark.parametrize("twice_in", ["a", "b"])
+    @pytest.mark.parametrize("options", [{"columns": ["y"]}, {"schema": pa.schema([("y", pa.string())])}])
+    def test_two_of_one_name_that_are_not_asked_for_do_not_matter(
+        self, folder: Path, tmp_path: Path, options: Any, twice_in: str
+    ) -> None:
+        """In the first file as in another; one that is asked for is refused before anything is read."""
+        for name in "ab":
+            columns = [("x", [1, 2]), ("y", [name, None]), *([("x", [3, 4])] if name == twice_in else [])]
+            table = pa.Table.from_arrays([pa.array(values) for _, values in columns], [one for one, _ in columns])
+            pq.write_table(table, folder / f"{name}.parquet")
+        rows = [{"y": one} for one in ("a", None, "b", None)]
+        read = curate.read_parquet(folder, **options)
+        assert (read.take_all(), read.count()) == (rows, 4)
+        assert curate.read_parquet(folder, filter=pc.field("y") == "b", **options).take_all() == rows[2:3]
+        assert read.write_parquet(tmp_path / "out", backend="inline").state == "complete"
+        for wrong in ({}, {"columns": ["x"]}) if twice_in == "a" else ():
+            with pytest.raises(ConfigError, match=r"^column 'x' is in .*a\.parquet 2 times; write it again, each with"):
+                curate.read_parquet(folder, **wrong)
+
     def test_what_is_no_remedy_is_not_offered(self, tmp_path: Path) -> None:
         """`read_csv` has no columns= to name some with."""
         (tmp_path / "0.csv").write_text("a\n1\n")

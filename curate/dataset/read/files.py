@@ -95,10 +95,11 @@ def read_parquet(
     [{'n': 1, 'text': 'a', 'year': 2024}]
     """
     how = ReadAs(Format.PARQUET, schema)
-    found = _files("read_parquet", paths, how, FOLDERS_ARE_COLUMNS | options)
+    names = None if columns is None else key_columns("read_parquet(columns=...)", columns)
+    found = _files("read_parquet", paths, how, FOLDERS_ARE_COLUMNS | options | {"columns": names})
     if filter is not None:
         found = found.filter(filter)
-    return found if columns is None else chosen(found, "read_parquet(columns=...)", columns)
+    return found if names is None else chosen(found, "read_parquet(columns=...)", names)
 
 
 def chosen(found: Dataset, asker: str, columns: str | Sequence[str]) -> Dataset:

@@ -8,7 +8,7 @@ their rows are taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -56,8 +56,14 @@ def row_groups(store: Store, object: Object) -> list[int]:
         ]
 
 
-def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
-    """Returns the footer's schema, nullable and with plain types: all columns, or the wanted ones.
+def sample_parquet(
+    store: Store,
+    object: Object,
+    wanted: Mapping[str, pa.DataType | None] | None,
+    asked: Container[str] | None = None,
+) -> pa.Schema:
+    """Returns the footer's schema, nullable and with plain types: all columns, or the wanted ones. Columns of one name
+    are left out if it is not `asked` for.
 
     Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
     """
@@ -69,8 +75,11 @@ def sample_parquet(store: Store, object: Object, wanted: Mapping[str, pa.DataTyp
         if name not in times:
             raise missing_column(object.uri, name, found.names)
         if times[name] > 1:
+            if wanted is None and asked is not None and name not in asked:
+                continue
             told = (
-                f"column {name!r} is in {object.uri} {times[name]} times; write it again, each with a name of its own"
+                f"column {name!r} is in {object.uri} {times[name]} times; write it again, each with a name of its own, "
+                "or ask for others by their names"
             )
             raise ConfigError.of_column(told, name)
         type = type_to_read(found.field(name).type)
