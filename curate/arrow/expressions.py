@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, wraps
@@ -63,7 +61,7 @@ def _project(table: pa.Table, expressions: Sequence[Any], names: Sequence[str]) 
 def _casts_views(expressions: Sequence[Any], schema: pa.Schema) -> bool:
     """Returns whether expressions may cast views of lists, of which Arrow makes other lists, and says nothing."""
     views = [field.name for field in schema if contains(field.type, is_list_view)]
-    texts = map(str, expressions) if views else ()
+    texts = map(shown, expressions) if views else ()
     return any("cast(" in text and any(name in text for name in views) for text in texts)
 
 
@@ -343,7 +341,7 @@ class Columns:
     def named_in(self, expression: Any) -> pa.Schema:
         """Returns the columns that an expression may read, as far as its text tells."""
         # A plain name that is read is a word of the text of the expression; others may be escaped there.
-        words = set(_WORD.findall(str(expression)))
+        words = set(_WORD.findall(shown(expression)))
         named = chain(self._other, *(self._plain.get(word, ()) for word in words))
         return pa.schema([self.schema.field(at) for at in sorted(named)])
 
@@ -361,9 +359,12 @@ def binds(expression: Any, schema: pa.Schema) -> bool:
     return True
 
 
-def expression_text(expression: Any) -> str:
-    """Returns a text that stands for an expression with all its values, of which its `str` leaves some out."""
-    return f"{expression} {hashlib.sha256(pickle.dumps(expression, protocol=5)).hexdigest()[:16]}"
+def shown(expression: Any) -> str:
+    """Returns the text of an expression, which leaves some of its values out, or parts of them."""
+    try:
+        return str(expression)
+    except UnicodeDecodeError as error:  # Arrow has cut a value within a character
+        return error.object.decode(errors="replace")
 
 
 def is_expression(value: Any) -> bool:
@@ -396,11 +397,11 @@ def as_expression(where: str, value: Any) -> Any:
             f"{where} takes a pyarrow.compute expression such as curate.col('n') * 2, found {value!r:.80}; "
             f"{'use map_batches for a function' if callable(value) else f'write {instead}'}"
         )
-    if _BY_POSITION.search(_TEXT.sub('""', str(value))):
+    if _BY_POSITION.search(_TEXT.sub('""', shown(value))):
         # Columns that nobody needs are not read, so that there is another one at its place.
         raise ConfigError(
-            f"{where}: {value} takes a column by its number, which depends on what else is read; take it by its name, "
-            "curate.col('n'), and a field in it by both, pyarrow.compute.field('n', 'field')"
+            f"{where}: {shown(value)} takes a column by its number, which depends on what else is read; take it by its "
+            "name, curate.col('n'), and a field in it by both, pyarrow.compute.field('n', 'field')"
         )
     return value
 

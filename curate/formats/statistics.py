@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from curate.arrow.expressions import binds, columns_of, project
+from curate.arrow.expressions import binds, columns_of, project, shown
 from curate.arrow.recast import recast
 from curate.arrow.types import contains, value_type
 
@@ -36,7 +36,7 @@ def misled_by_statistics(expression: Any, schema: pa.Schema) -> bool:
     columns = [field for field in schema if field.name in read]
     if not any(contains(column.type, pt.is_floating) for column in columns):
         return False
-    calls = set(_CALL.findall(str(expression))) - _PLAIN_CALLS
+    calls = set(_CALL.findall(shown(expression))) - _PLAIN_CALLS
     if "struct_field" in calls:
         return True  # which may say by its number which field it reads
     paths = [path for column in columns for path in _paths_read(expression, schema, column)]

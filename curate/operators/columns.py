@@ -6,6 +6,8 @@ it.
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,9 +21,9 @@ from curate.arrow.expressions import (
     chosen_by,
     columns_of,
     columns_of_all,
-    expression_text,
     project,
     refuse_unknown,
+    shown,
     type_of,
     types_of,
 )
@@ -43,7 +45,7 @@ class FilterExpression(Operator):
 
     @property
     def name(self) -> str:
-        return f"filter({self.expression})"
+        return f"filter({shown(self.expression)})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
         type = type_of(self.expression, found, self.name)
@@ -82,7 +84,7 @@ class WithColumn(Operator):
 
     @property
     def name(self) -> str:
-        return f"with_column({self.column!r}, {self.expression})"
+        return f"with_column({self.column!r}, {shown(self.expression)})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
         return _with_fields(found, [pa.field(self.column, type_of(self.expression, found, self.name))])
@@ -128,7 +130,7 @@ class WithColumns(Operator):
 
     @property
     def name(self) -> str:
-        return f"with_columns({', '.join(f'{name!r}: {expression}' for name, expression in self.columns)})"
+        return f"with_columns({', '.join(f'{name!r}: {shown(expression)}' for name, expression in self.columns)})"
 
     def made(self, found: pa.Schema) -> pa.Schema:
         types = types_of(((f"with_columns({name!r})", expression) for name, expression in self.columns), found)
@@ -239,3 +241,8 @@ def check_names(where: str, names: Iterable[Any]) -> None:
     for name in names:
         if not is_name(name):
             raise ConfigError(f"{where}: {name!r:.80} cannot be the name of a column; expected text, as UTF-8 has it")
+
+
+def expression_text(expression: Any) -> str:
+    """Returns a text that stands for an expression with all its values."""
+    return f"{shown(expression)} {hashlib.sha256(pickle.dumps(expression, protocol=5)).hexdigest()[:16]}"

@@ -7,6 +7,7 @@ from functools import reduce
 from itertools import groupby
 from operator import and_
 
+from curate.arrow.expressions import shown
 from curate.operators.protocol import Operator
 from curate.pipeline.step import Compute
 from curate.plan.nodes import Checkpoint, Exchanged, Marked, Plan, Union, Zip, children, name_of
@@ -125,7 +126,7 @@ def _scan_lines(fusion: FusedScan, indent: str) -> Iterator[str]:
         yield f"{indent}  reads {len(fusion.view.columns)} of {whole} columns: {', '.join(fusion.view.columns)}"
     if fusion.view.filters and isinstance(source, Files):
         predicate = reduce(and_, (expression for expression, _ in fusion.view.filters))
-        yield f"{indent}  leaves out row groups by: {predicate}  [{source.pruned(fusion.view)}]"
+        yield f"{indent}  leaves out row groups by: {shown(predicate)}  [{source.pruned(fusion.view)}]"
     if fusion.give_most is not None:
         paced = "" if fusion.read_step is None else "; reads as many first, and more only if those are not enough"
         yield f"{indent}  gives at most {fusion.give_most:,} rows of a piece{paced}"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import operator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import curate
@@ -76,3 +78,15 @@ def test_types_that_do_not_go_together_are_named_with_what_to_write(compare: Any
     ) as told:
         rows.with_column("found", compare(curate.col("id"), value)).take_all()
     assert "kernel" not in str(told.value)
+
+
+@pytest.mark.parametrize("ahead", range(4))
+def test_a_text_that_arrow_cuts_within_a_character_is_one_as_any_other(ahead: int, tmp_path: Path) -> None:
+    """Of the texts of `isin` it shows the beginnings, cut by bytes: it raised wherever an expression is shown."""
+    text = "a" * ahead + "\U0001f600" * 60
+    pq.write_table(pa.table({"s": [text, "b"]}), tmp_path / "a.parquet")
+    read, chosen = curate.read_parquet(tmp_path / "a.parquet"), curate.col("s").isin([text])
+    assert read.filter(chosen).take_all() == [{"s": text}]
+    assert read.filter(chosen).explain().count("filter(is_in(s") > 0
+    assert read.with_column("in", chosen).take_all() == [{"s": text, "in": True}, {"s": "b", "in": False}]
+    assert read.with_columns({"in": ~chosen}).filter(curate.col("in")).count() == 1

@@ -144,7 +144,7 @@ class TestIdentity:
 
     def test_long_lists_in_expressions_count(self) -> None:
         """The text of an expression leaves the middle of a list out; its identity does not."""
-        from curate.arrow.expressions import expression_text
+        from curate.operators.columns import expression_text
 
         one = pc.field("n").isin([*range(100)])
         other = pc.field("n").isin([*range(50), 1000, *range(51, 100)])
