@@ -76,16 +76,19 @@ class _Header(tarfile.TarInfo):
 
 
 def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _: True) -> Iterator[Sample]:
-    """Yields the samples of an archive, with those of their files that are `chosen`. Raises CorruptInput.
+    """Yields the samples of an archive, with those of their files that are `chosen`. Raises CorruptInput, also if it
+    has files, and none of them is of a sample.
 
     A sample is broken if its key was there before, other files in between, or if two of its files have one name, or one
     is a link to another file.
     """
     seen: set[str] = set()
     sample: Sample | None = None
+    nameless = ""
     for name, read, linked in _files(source):
         parts = split_name(name)
         if parts is None:
+            nameless = nameless or name
             continue
         key, part = parts
         if sample is None or key != sample.key:
@@ -105,6 +108,11 @@ def samples(source: DecompressedStream, chosen: Callable[[str], bool] = lambda _
             sample.broken = "its name is not UTF-8"
     if sample is not None:
         yield sample
+    elif nameless:
+        raise CorruptInput(
+            f"{source.uri}: none of its files is of a sample, the first is called {nameless!r}; a name has to have a "
+            "dot and what the file is behind that of its sample, as in 0001.txt: rename them, and pack them again"
+        )
 
 
 def _files(source: DecompressedStream) -> Iterator[tuple[str, Callable[[], bytes], bool]]:

@@ -258,6 +258,18 @@ def test_an_archive_that_is_not_whole_is_refused(data: bytes, reason: str) -> No
         read_file(data, name="a.tar.gz" if data.startswith(b"\x1f\x8b") else "a.tar")
 
 
+@pytest.mark.parametrize("names", [["0001", "0002"], [".hidden.txt"], ["a.b/README"]])
+def test_an_archive_of_files_that_are_of_no_sample_is_refused(names: list[str]) -> None:
+    """It was read as one without rows. Beside samples they are passed over, as other readers do."""
+    with pytest.raises(
+        CorruptInput, match=rf"^a\.tar: none of its files is of a sample, .* called '{names[0]}'; a name"
+    ):
+        read_file(archive([(name, b"x") for name in names]))
+    rows, bad = read_file(archive([*((name, b"x") for name in names), ("1.txt", b"y")]))
+    assert (rows, bad) == ([{"__key__": "1", "txt": "y"}], [])
+    assert read_file(archive([])) == ([], [])
+
+
 def test_what_fills_the_last_blocks_of_an_archive_may_be_anything() -> None:
     whole = read_file(archive(FILES))
     assert read_file(archive(FILES) + b"left from before" * 64) == whole
