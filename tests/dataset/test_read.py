@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,32 @@ class TestImages:
         summary = found.write_parquet(tmp_path / "out", backend="inline")
         assert summary.state == "complete"
         assert (summary.books.rows_out, summary.books.quarantined) == (3, 2)
+
+    @pytest.mark.parametrize(
+        ("numbers", "name", "kept"),
+        [
+            (np.array([[0, 300]], np.uint16), "png", False),
+            (np.array([[0, 255]], np.uint16), "png", True),
+            (np.array([[0, -1]], np.int32), "tiff", False),
+            (np.array([[0.5, 1.0]], np.float32), "tiff", False),
+            (np.array([[np.nan, 1.0]], np.float32), "tiff", False),
+            (np.array([[7.0, 1.0]], np.float32), "tiff", True),
+        ],
+    )
+    def test_numbers_that_bytes_do_not_hold_are_not_cut_off(
+        self, folder: Path, numbers: Any, name: str, kept: bool
+    ) -> None:
+        """Pillow made 255 of all above, 0 of all below, and left fractions out: another image, and nothing was said."""
+        image = pytest.importorskip("PIL.Image")
+        image.fromarray(numbers).save(folder / f"a.{name}")
+        expected = [numbers.astype(int).tolist()] if kept else []
+        rows = curate.read_images(folder, mode="L").using(max_bad_rows="100%").take_all()
+        assert [one["image"] for one in rows] == expected
+        if name == "png":
+            with tarfile.open(folder / "b.tar", "w") as archive:
+                archive.add(folder / "a.png", "1.png")
+            rows = curate.read_webdataset(folder / "b.tar").using(max_bad_rows="100%").take_all()
+            assert [[[pixel[0] for pixel in line] for line in one["png"]] for one in rows] == expected
 
     def test_what_is_refused(self, tmp_path: Path) -> None:
         """Another mode, no size, files that are no images."""

@@ -1,4 +1,5 @@
-"""Images, decoded by pillow: one row a file, an array of height x width x bands numbers from 0 to 255.
+"""Images, decoded by pillow: one row a file, an array of height x width x bands numbers from 0 to 255. One that has
+other numbers is a bad row: pillow makes 255 of all above, and leaves fractions out.
 
 Images of one size are tensors (Arrow's fixed_shape_tensor: numpy sees one array of all images). Those that keep their
 own sizes are lists of rows of pixels, a tenth as fast in numpy and pandas. Images of one band have no last dimension.
@@ -25,6 +26,12 @@ from curate.storage.protocol import Object, Store
 BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
 """Modes of pillow whose values are bytes, and how many there are of a pixel."""
 REASON = "not an image that can be read"
+_WIDE = ("I", "F")
+"""What modes of pillow begin with whose values are no bytes."""
+
+
+class TooWide(ValueError):
+    """An image has numbers that bytes do not hold; the message is the reason."""
 
 
 def check_image(size: tuple[int, int] | None, mode: str) -> None:
@@ -51,6 +58,9 @@ def read_image(
     data = stored_bytes(store, object)
     try:
         array = decoded_image(data, how)
+    except TooWide as error:
+        on_bad_row(RejectedRow(1, str(error), object.uri))
+        return
     except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
         on_bad_row(RejectedRow(1, REASON, object.uri))
         return
@@ -69,11 +79,23 @@ def _pixels(data: bytes, how: ReadAs) -> np.ndarray[Any, Any]:
         # That an image is large is no news here; twice as large is an error.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(data)) as opened:
+            if opened.mode.startswith(_WIDE):
+                _refuse_wide(opened.mode, np.asarray(opened))
             image = opened.convert(how.image_mode)
     if how.image_size is not None:
         height, width = how.image_size
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(image)
+
+
+def _refuse_wide(mode: str, pixels: np.ndarray[Any, Any]) -> None:
+    with np.errstate(invalid="ignore"):
+        held = np.array_equal(pixels, pixels.astype(np.uint8))
+    if not held:
+        raise TooWide(
+            f"its pixels are numbers that 8 bits do not hold (mode {mode} of pillow): write it with 8 bits, or read "
+            "its bytes and decode them yourself"
+        )
 
 
 def _shape(how: ReadAs) -> tuple[int, ...]:

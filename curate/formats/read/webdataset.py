@@ -18,7 +18,7 @@ from curate.arrow.types import is_binary, is_text
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, Format, ReadAs
 from curate.formats.read.gathered import Build, Gathered
-from curate.formats.read.images import decoded_image, image_type
+from curate.formats.read.images import TooWide, decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
 from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, readable
 from curate.imports import need
@@ -198,6 +198,8 @@ def _values(sample: Sample, parts: Sequence[tuple[str, Callable[[bytes], Any]]])
         data = sample.files.get(name)
         try:
             values.append(None if data is None else decode(data))
+        except TooWide as error:
+            raise _Misfit(f"{name!r}: {error}", f"{sample.key}.{name}") from None
         except Exception as error:  # noqa: BLE001 - decoders of images raise whatever a broken file leads them into
             reason = f"{name!r} is not what its name says: {type(error).__name__}"
             raise _Misfit(reason, f"{sample.key}.{name}") from None
