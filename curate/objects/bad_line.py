@@ -65,6 +65,8 @@ _OTHER_TYPE = re.compile(
     r"|out of the range of u?int\d+)$"
 )
 """A reason for which another type may help: the column, what its values are not, and what JSON has instead."""
+_BEYOND = "decimal128(38, 0), or float64 if digits may be lost"
+"""What whole numbers beyond a column's type are read as."""
 _SHOWN = 10
 """Columns that are named."""
 
@@ -75,6 +77,8 @@ def advice(reasons: Iterable[str]) -> list[str]:
 
     >>> advice(["column 'n' is not an integer: found fraction", "malformed JSON"])[0].rpartition("; ")[2]
     "these rows are read with 'n' as float64"
+    >>> advice(["column 'n' is out of the range of int64"])[0].rpartition("; ")[2]
+    "these rows are read with 'n' as decimal128(38, 0), or float64 if digits may be lost"
     >>> advice(["column 't' is not a string: found number"])
     ["write the values of 't' alike in the input: JSON has several types there, and no type holds them all"]
     """
@@ -83,8 +87,11 @@ def advice(reasons: Iterable[str]) -> list[str]:
         if (found := _OTHER_TYPE.match(reason)) is not None:
             column, expected, instead = found.groups()
             # CSV, and a text of JSON that is no time, do not say what there is instead: text, as which all is read.
-            type = "float64" if instead == "fraction" or expected is None else "" if instead else "string"
+            type = "float64" if instead == "fraction" else _BEYOND if expected is None else "" if instead else "string"
             types.setdefault(column, set()).add(type)
+    for several_types in types.values():
+        if "float64" in several_types:
+            several_types.discard(_BEYOND)
     held = [f"{column} as {min(one)}" for column, one in types.items() if len(one) == 1 and all(one)]
     mixed = [column for column, one in types.items() if len(one) > 1 or not all(one)]
     told = [f"{DECLARE}; these rows are read with {', '.join(held[:_SHOWN])}"] if held else []

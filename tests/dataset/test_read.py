@@ -738,3 +738,13 @@ class TestOtherTypes:
             path = next(folder.glob(f"{number:03d}.*"))
             path.write_text(broken[path.name]) if path.name in broken else path.unlink()
         assert self.read(folder).write_parquet(tmp_path / "out", backend="inline").books.quarantined == 1
+
+    @pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+    def test_a_type_that_keeps_their_digits_is_named(self, tmp_path: Path, number: int) -> None:
+        """Of whole numbers beyond the type of a column, such as ids: floats, which were named, are other numbers."""
+        (tmp_path / "0.jsonl").write_text('{"id": 1}\n')
+        (tmp_path / "1.jsonl").write_text(f'{{"id": {number}}}\n' * 3)
+        with pytest.raises(CurateError, match=r"with 'id' as decimal128\(38, 0\), or float64 if digits may be lost; "):
+            curate.read_json(tmp_path).take_all()
+        read = curate.read_json(tmp_path, schema=pa.schema([("id", pa.decimal128(38, 0))]))
+        assert [int(row["id"]) for row in read.take_all()] == [1, *[number] * 3]
