@@ -109,19 +109,15 @@ def what_stands(prepared: Prepared, failed: Sequence[int]) -> tuple[Books, int, 
     return books, int(plan.sizes[done].sum()), int(sizes.sum())
 
 
-def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch, clock: Clock) -> int:
-    """Removes the files of rows set aside that no output names, by a listing that was just made; returns how many.
+def unnamed_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch) -> list[str]:
+    """Returns the files of rows set aside that no output names, by a listing of a job of which every output is there.
 
     They are published before the output that names them, and an attempt that was killed in between, an input that was
-    mended or a stale output that was replaced leaves one behind. For a job of which every output is there: nobody is
-    about to publish an output that names one. A driver that was paused since then removes none: a name is a hash of
-    the rows, and an output that another one has made again may name what nobody named. Nor is any removed while another
-    one replaces outputs, which sweeps at its own end. Free where events say what outputs name, and else unless there
-    are more files than outputs that name one; then the records of those are read.
+    mended or a stale output that was replaced leaves one behind. Free where events say what outputs name, and else
+    unless there are more files than outputs that name one; then the records of those are read.
     """
-    started = prepared.owned.moment()
     if prepared.history.summarised:
-        return 0  # the job was complete before, and swept; nothing is known of its single shards
+        return []  # the job was complete before, and swept; nothing is known of its single shards
     job, store, told = prepared.record, prepared.ledger.store, prepared.history.quarantine
     earlier = prepared.stage.earlier
     named = {layout.quarantine_hash(name) for _, name in (earlier.quarantine if earlier is not None else ())}
@@ -131,15 +127,12 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
     # What was set aside of an input that was removed, or has changed, must not stay by mere counting.
     exact = prepared.plan.planned_anew or bool(prepared.uncommitted.stale)
     if not unnamed or (len(unnamed) <= len(unknown) and not exact):
-        return 0
+        return []
     known = {*prepared.listing.plan_parts, *prepared.run_ids, prepared.run_id}
     if not known.issuperset((*listing.plan_parts, *listing.run_ids)) and _plan_has_grown(
         prepared.ledger, prepared.listing
     ):
-        return 0  # outputs of shards that another driver has added may name them: it knows of all
-    if _others_replace(prepared, listing, clock):
-        prepared.beside_redo = True
-        return 0
+        return []  # outputs of shards that another driver has added may name them: it knows of all
 
     def read(rank: int) -> str | None:
         record = read_record(
@@ -149,8 +142,16 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
 
     with ThreadPoolExecutor(RECORD_READERS) as pool:
         also = set(filter(None, pool.map(read, unknown.tolist())))
-    unnamed = [name for name in unnamed if name not in also]
-    swept = 0
+    return [name for name in unnamed if name not in also]
+
+
+def sweep_quarantine(prepared: Prepared, unnamed: Sequence[str], started: tuple[float, float]) -> int:
+    """Removes files of rows set aside that no output names; returns how many. `started`: before they were listed.
+
+    A driver that was paused since then removes none: a name is a hash of the rows, and an output that another one has
+    made again may name what nobody named.
+    """
+    job, store, swept = prepared.record, prepared.ledger.store, 0
     for name in unnamed:
         if prepared.owned.was_paused_since(started):
             break
@@ -161,13 +162,13 @@ def sweep_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatc
 
 
 def _others_replace(prepared: Prepared, listing: OutputListing, clock: Clock) -> bool:
-    """Returns whether another driver that is not gone replaces outputs that are out of date. A small read for each."""
+    """Returns whether another driver that is not gone replaces outputs that are out of date. A small read for each.
+
+    By its heartbeat: once it has replaced them, and only looks at all there is once more (`unsaid`), it says so before
+    it looks whether this one does. So of two that replace, one at least sees that the other does not any more.
+    """
     others = set(listing.run_ids) - {prepared.run_id}
-    for beat, _ in running_drivers(prepared.ledger, others, clock, wait=False):
-        with contextlib.suppress(ObjectNotFound):
-            if prepared.ledger.read_json(layout.run_file(beat.run_id, "run.json")).get("replaces"):
-                return True
-    return False
+    return any(beat.replaces for beat, _ in running_drivers(prepared.ledger, others, clock, wait=False))
 
 
 def publish_shard_index(prepared: Prepared) -> None:
@@ -240,20 +241,32 @@ def _plan_has_grown(ledger: Ledger, listing: OutputListing) -> bool:
 
 
 def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
-    """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete.
+    """Looks at all outputs once more, one listing, and sweeps the quarantine of a job that is complete: not while
+    another one replaces outputs, which does so at its own end.
 
-    Returns the ranks of shards that are not done after all, or whose output is not the one that was recorded. Raises
-    JobReplacedError if the output is another job's by now.
+    That nobody does is known before the listing by which files are swept: in an older one there may be rows whose
+    output has named them since. Returns the ranks of shards that are not done after all, or whose output is not the one
+    that was recorded. Raises JobReplacedError if the output is another job's by now.
     """
-    listing = prepared.ledger.list()
-    prepared.owned.confirm_by(listing)
-    if not {*prepared.listing.plan_parts}.issubset(listing.plan_parts):
-        return np.arange(len(prepared.plan))  # an overwrite began to remove it, and found that this run is alive
-    now = match_outputs(prepared.plan, listing, prepared.record.suffix)
-    ranks = lost_or_foreign(prepared, generations, listing, now)
-    if not len(ranks):
-        sweep_quarantine(prepared, listing, now, clock)
-    elif prepared.over:
-        # It has left to this run to sweep, which is to find for itself what is there.
-        _remove(prepared.ledger, prepared.ledger.uri(layout.SUMMARY))
-    return ranks
+    alone: set[str] = set()
+    while True:
+        started, listing = prepared.owned.moment(), prepared.ledger.list()
+        prepared.owned.confirm_by(listing)
+        if not {*prepared.listing.plan_parts}.issubset(listing.plan_parts):
+            return np.arange(len(prepared.plan))  # an overwrite began to remove it, and found that this run is alive
+        now = match_outputs(prepared.plan, listing, prepared.record.suffix)
+        ranks = lost_or_foreign(prepared, generations, listing, now)
+        if len(ranks):
+            if prepared.over:
+                # It has left to this run to sweep, which is to find for itself what is there.
+                _remove(prepared.ledger, prepared.ledger.uri(layout.SUMMARY))
+            return ranks
+        unnamed = unnamed_quarantine(prepared, listing, now)
+        if unnamed and not alone.issuperset(listing.run_ids):
+            prepared.beside_redo = _others_replace(prepared, listing, clock)
+            alone = set(listing.run_ids)
+            if not prepared.beside_redo:
+                continue
+        elif unnamed:
+            sweep_quarantine(prepared, unnamed, started)
+        return ranks

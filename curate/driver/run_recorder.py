@@ -96,7 +96,8 @@ class RunRecorder:
         self._helps, self._ended = False, dict[str, Any]()
         # Totals change in the dispatching thread and are read by the one that writes heartbeats.
         self._lock = threading.Lock()
-        self._runlog = RunLog(prepared.ledger, prepared.run_id, clock, self._beat, options.part)
+        run, replaces = (prepared.ledger, prepared.run_id, clock, self._beat, options.part), bool(prepared.over)
+        self._runlog = RunLog(*run, replaces=replaces)
 
     def open(self) -> None:
         """Writes down that the run has begun, and from now on how far it is."""
@@ -113,7 +114,6 @@ class RunRecorder:
                 **introduction(prepared.record, self.options, self.started, prepared.incomplete_input),
                 "shards": shards,
                 **({} if dropped is None else {"dropped": dropped["id"].to_pylist()}),
-                **({"replaces": len(stale)} if (stale := prepared.uncommitted.stale) else {}),
             }
         )
         self._show(self.clock.monotonic())

@@ -118,6 +118,8 @@ class Heartbeat:
     """When attempts were at work, of each stage of a job of several, by key."""
     ended_by: str = ""
     """The error that ended the run, where no shard did."""
+    replaces: bool = False
+    """Whether it may be about to put outputs in the place of others."""
 
     @classmethod
     def of(cls, run_id: str, value: Mapping[str, Any]) -> Heartbeat | None:
@@ -161,6 +163,7 @@ class Heartbeat:
             _number(value.get("no_progress_after_s")) or NO_PROGRESS_AFTER_S,
             _times(value.get("times")),
             _text(value.get("ended_by")),
+            bool(value.get("replaces")),
         )
 
     @property

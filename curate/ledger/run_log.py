@@ -144,11 +144,13 @@ class RunLog:
         clock: Clock,
         heartbeat: Callable[[], dict[str, Any]],
         part: Part | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         """`heartbeat` returns the mutable object's content; it is called from the writing thread. `part` is which of
-        several drivers of one output the run is."""
+        several drivers of one output the run is; `replaces`: it may put outputs in the place of others."""
         self.run_id = run_id
-        self._part = {} if part is None else {"part": str(part)}
+        self._mark = {**({} if part is None else {"part": str(part)}), **({"replaces": True} if replaces else {})}
         self._ledger = ledger
         self._clock = clock
         self._heartbeat = heartbeat
@@ -178,7 +180,7 @@ class RunLog:
             "run_id": self.run_id,
             "user": _user(),
             **where,
-            **self._part,
+            **self._mark,
             "command": [printable(redacted(word)) for word in command_line(sys.argv, sys.orig_argv)],
             "cwd": _cwd(),
             "versions": {
@@ -287,7 +289,7 @@ class RunLog:
 
     def says(self) -> dict[str, Any]:
         """Returns what a heartbeat of now has, without a word to the store."""
-        about = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._part}
+        about = {"run_id": self.run_id, "updated": self._clock.now(), **whereabouts(), **self._mark}
         return {**about, **self._heartbeat()}
 
     def _write_heartbeat(self) -> None:

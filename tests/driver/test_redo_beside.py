@@ -166,9 +166,10 @@ def test_what_a_redo_elsewhere_that_was_killed_has_set_aside_goes_in_the_end(tmp
     assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
     (out / layout.SUMMARY).unlink()
     store, beat = open_store(str(out), f"{out}/{layout.TMP}1"), heartbeat("running", started=0, updated=clock.now())
+    beat |= {"run_id": run_id, "replaces": True}
     store.publish(f"{out}/{layout.QUARANTINE}0a1b2c3d4e5f6071.jsonl.zst", compress(b"{}\n"))
     store.publish(f"{out}/{layout.run_file(run_id, 'run.json')}", orjson.dumps({"run_id": run_id, "replaces": True}))
-    store.publish(f"{out}/{layout.run_file(run_id, 'heartbeat.json')}", orjson.dumps({**beat, "run_id": run_id}))
+    store.publish(f"{out}/{layout.run_file(run_id, 'heartbeat.json')}", orjson.dumps(beat))
     for silent in (False, True):
         assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
         assert ((out / layout.SUMMARY).exists(), verify(str(out)).findings == []) == (silent, silent)
