@@ -211,13 +211,17 @@ class Ledger:
         return True
 
     def events(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[dict[str, Any]]:
-        """Yields the events of segments, in the order of the names; those whose lines are `wanted`, if that is given.
+        """Yields the events of segments, in the order of the names, each with its run; if `wanted` is given, those of
+        the lines that are.
 
         What cannot be read is left out with a warning: events save reading outputs, and decide nothing.
         """
 
         for name, lines in self._segments(sorted(names)):
-            yield from self._parsed(name, filter(wanted, lines))
+            run_id = layout.run_id_of(name)
+            for event in self._parsed(name, filter(wanted, lines)):
+                event["run_id"] = run_id
+                yield event
 
     def newest_first(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields the lines of segments with the segment's name: the last run first, of each run the last line first.

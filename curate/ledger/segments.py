@@ -7,10 +7,12 @@ the same name.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -96,13 +98,23 @@ def _of_undone(plan: ShardPlan, matched: OutputMatch) -> Wanted:
 
 def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, matched: OutputMatch) -> Any:
     """Returns one boolean a shard: it was given up when it was last run, and has no output, or still the one whose
-    place another was to take."""
+    place another was to take.
+
+    Of runs, whose outcomes come in the order of their ids, the times tell what came last, for they may run at once. But
+    one whose clock is behind those of runs that it found (its id sorts behind theirs) came after all of these.
+    """
     over: dict[int, set[str]] = {}
     never = np.full(len(matched.done), -np.inf)
     failed_s, done_s = never.copy(), never.copy()
+    clocks, run_id, by_clock = 0, "", np.zeros(len(never), dtype=np.int32)
     for event in outcomes:
         rank, outcome = event["index"], event["outcome"]
+        if event.get("run_id", "") != run_id:
+            run_id = event["run_id"]
+            clocks += event["time"] < _began(run_id)
         if rank < len(never) and outcome in (Ending.DONE, Ending.FAILED):
+            if by_clock[rank] != clocks:
+                by_clock[rank], failed_s[rank], done_s[rank] = clocks, -np.inf, -np.inf
             last = failed_s if outcome == Ending.FAILED else done_s
             last[rank] = max(last[rank], event["time"])
             if outcome == Ending.FAILED and event.get("over"):
@@ -113,6 +125,14 @@ def failed_now(outcomes: Iterable[Mapping[str, Any]], listing: OutputListing, ma
         if matched.done[rank]:
             stands[rank] = listing.objects.row(int(matched.position[rank]), "generation")[0] in generations
     return np.where(matched.done, stands, failed_s > done_s)
+
+
+def _began(run_id: str) -> float:
+    """Returns when a run began, at the latest, by its id: later than those that it found."""
+    try:
+        return datetime.fromisoformat(run_id[:20]).timestamp()
+    except (ValueError, OverflowError):
+        return -math.inf
 
 
 SEGMENT_LINES = 20_000

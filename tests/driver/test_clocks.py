@@ -75,6 +75,24 @@ def test_the_ledger_alone_tells_what_a_listing_tells(tmp_path: Path, monkeypatch
         assert seen == {("failed", number + 1, 0, number + 1, 0)}, days
 
 
+@pytest.mark.parametrize("days", [(0, 3), (3, 0)], ids=str)
+@pytest.mark.parametrize("fails", [*itertools.product((False, True), repeat=2)], ids=str)
+def test_of_an_output_that_was_removed_the_last_run_counts(
+    tmp_path: Path, fails: tuple[bool, ...], days: tuple[int, ...]
+) -> None:
+    """Whatever the clocks say: of a shard that had failed at last, `failures` told nothing, and `retry` left it out."""
+    poison, out = tmp_path / "poison", tmp_path / "out"
+    made = Poisoned(poison=str(poison))
+    write_jsonl(tmp_path / "in" / "a.jsonl", [{"n": 1}])
+    for failing, day in zip(fails, days, strict=True):
+        poison.unlink(missing_ok=True)
+        _ = failing and poison.touch()
+        options = made.options(input=str(tmp_path / "in"), output=str(out), backend="inline")
+        run(made.spec(), options, clock=FakeClock(NOW_S + day * DAY_S))
+        (out / "a.parquet").unlink(missing_ok=True)
+    assert read_failures(str(out)).failed.tolist() == [fails[-1]]
+
+
 @pytest.mark.parametrize("days", [*itertools.permutations((3, 0, -2))], ids=str)
 def test_an_output_that_could_not_be_made_again_has_failed(tmp_path: Path, days: tuple[int, ...]) -> None:
     """Whatever the clocks say: a redo that failed was told as nothing, and `retry` left the old output there."""
