@@ -318,8 +318,14 @@ class StageProgram:
             raise
 
         def publish() -> Published | NameConflict:
+            began = there.fence and there.fence.moment()
             aside.publish(there.store)
-            return outputs.publish(replaced, there.over)
+            published = outputs.publish(replaced, there.over)
+            ours = isinstance(published, Published) and published.outcome is not Outcome.DIFFERENT
+            if ours and there.fence and began and there.fence.was_paused_since(began):
+                # Nobody had named the rows: another driver, which took this run for gone, may have removed them.
+                aside.set_aside(there.store)
+            return published
 
         return WholeShard(attempt, outputs, tally.books, meters, publish, record["quarantine"] or "")
 

@@ -84,11 +84,15 @@ class Aside:
     replaces: bool = False
     """Whether there are samples of an earlier run, which may be of another input."""
 
+    def set_aside(self, store: Store) -> None:
+        """Publishes the rows that were set aside, if there are any, and they are not there."""
+        if self.quarantine is not None:
+            store.publish(self.quarantine, self.bad_rows)
+
     @writing
     def publish(self, store: Store) -> None:
         """Publishes the quarantine, and the samples in place of those of another input or another version."""
-        if self.quarantine is not None:
-            store.publish(self.quarantine, self.bad_rows)
+        self.set_aside(store)
         if self.samples is not None:
             if store.publish(self.samples_uri, self.samples).outcome is Outcome.DIFFERENT:
                 store.replace(self.samples_uri, self.samples)

@@ -76,6 +76,29 @@ def test_rows_set_aside_stay(tmp_path: Path, options: dict[str, Any]) -> None:
     assert ran > 5
 
 
+@pytest.mark.parametrize("name", ["_side/copy/a.parquet", "/out/a.parquet"])
+def test_rows_set_aside_stay_where_who_is_about_to_name_them_was_taken_for_gone(tmp_path: Path, name: str) -> None:
+    """Its worker slept in between, for so long that another driver swept them."""
+    source, out, clock = tmp_path / "in", tmp_path / "out", FakeClock()
+    write_jsonl(source / "a.jsonl", rows("a", "bad a"))
+    assert run_job(Parted(), source, out).state is RunState.COMPLETE
+    write_jsonl(source / "a.jsonl", rows("a", "another"))
+    swept = []
+
+    class Sleeps(FaultyStore):
+        def _call(self, operation: str, uri: str, *how: Any) -> Any:
+            if operation == "publish" and uri.endswith(name) and not swept:
+                clock.advance(1 + LONG_SILENT_S)
+                swept.append(True)
+                assert run_job(Parted(), source, out, clock=FakeClock(clock.now())).state is RunState.COMPLETE
+            return super()._call(operation, uri, *how)
+
+    with wrap_stores(Sleeps):
+        assert run_job(Parted(), source, out, clock=clock, redo_stale=True).state is RunState.COMPLETE
+    assert (swept, verify(str(out)).findings) == ([True], [])
+    assert [orjson.loads(row["row"])["id"] for row in quarantined(out)] == ["another"]
+
+
 class Turns:
     """Two drivers: the first stops before a call, the other one begins, and stops before one of its own if it makes
     it; then each goes on to its end, in the same order. A call is an operation and a part of a name."""
