@@ -304,7 +304,7 @@ def test_events_are_read_in_order_and_lazily(ledger: Ledger) -> None:
         put(ledger, name, compress(b'{"index": %d}\n{"index": %d}\n' % (2 * number, 2 * number + 1)))
     before = ledger.store.calls.copy()
     events = ledger.events(names)
-    assert next(events) == {"index": 0}
+    assert next(events) == {"index": 0, "run_id": "r"}
     assert ledger.store.calls.since(before).get <= 2 * READERS + 1
     assert [event["index"] for event in events] == list(range(1, 400))
     assert ledger.store.calls.since(before).get == 200
