@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from http.client import BadStatusLine, IncompleteRead
 
 import pyarrow as pa
 
-from curate import BadRow, RetryLater, TextJob, param
+from curate import BadRow, ConfigError, RetryLater, TextJob, param
 
 REFUSED_TEXT = (400, 413, 422)
 BUSY = (408, 425, 429)
@@ -35,7 +36,14 @@ class Service(TextJob):
     max_tasks = 8  # requests at once, over the whole cluster
     model: str = param("default", help="model that the service is asked for")
     url: str = param(help="address that batches are posted to", identity=False)
-    timeout_s: float = param(60.0, help="seconds that an answer may take", identity=False)
+    timeout_s: float = param(60.0, help="seconds that the service may be silent", identity=False)
+
+    def check(self) -> None:
+        """Raises ConfigError for an address that cannot be posted to, which no wait makes right."""
+        if not re.match(r"(?i)https?://[^\s/]", self.url):
+            raise ConfigError(
+                f"--url is {self.url!r}, expected an address that begins with http://HOST or https://HOST"
+            )
 
     def process(self, batch: pa.Table) -> pa.Table:
         scores = self._asked(batch[self.text_column].to_pylist())
@@ -49,7 +57,7 @@ class Service(TextJob):
         request = urllib.request.Request(self.url, body, headers)
         try:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
-                scores = json.load(answer)["scores"]
+                answered = answer.read()
         except urllib.error.HTTPError as error:
             if error.code in REFUSED_TEXT:
                 raise BadRow(f"the service refuses it: HTTP {error.code}") from None
@@ -59,9 +67,19 @@ class Service(TextJob):
             raise
         except (OSError, IncompleteRead, BadStatusLine) as error:  # no connection, or no whole answer in time
             raise RetryLater(30, str(error)) from None
-        if len(scores) != len(texts):
-            raise ValueError(f"the service answered {len(scores)} scores for {len(texts)} texts")
-        return [float(score) for score in scores]
+        return _scores(answered, len(texts))
+
+
+def _scores(answered: bytes, texts: int) -> list[float]:
+    """Returns the numbers of an answer. Raises ValueError with the answer if these are not what was asked for: a text
+    of three digits, say, is no three scores."""
+    try:
+        scores = json.loads(answered, parse_int=float)["scores"]
+    except (ValueError, TypeError, KeyError):
+        scores = None
+    if type(scores) is not list or len(scores) != texts or any(type(score) is not float for score in scores):
+        raise ValueError(f'the service answered {answered[:200]!r}, expected {{"scores": […]}} with {texts} numbers')
+    return scores
 
 
 if __name__ == "__main__":

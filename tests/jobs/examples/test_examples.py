@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -16,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from curate.errors import ConfigError
 from curate.testing import run_local
 from jobs.examples.build import Authors
 from jobs.examples.pool import Pool
-from jobs.examples.service import Service
+from jobs.examples.service import Service, _scores
 from jobs.examples.warc import Warc
 
 FOLDER = Path(__file__).parents[3] / "jobs" / "examples"
@@ -36,9 +38,11 @@ def test_each_is_a_program(path: Path) -> None:
 
 
 @contextmanager
-def serving(refuse: str = "", busy_first: int = 0, cut_to: int | None = None) -> Iterator[tuple[str, Counter[int]]]:
-    """Serves the length of each text as its score: 503 to the first requests, 422 to those with the text `refuse`.
-    With `cut_to`, the first requests are answered by so many bytes of what they would be.
+def serving(
+    refuse: str = "", busy_first: int = 0, cut_to: int | None = None, answer: Any = None
+) -> Iterator[tuple[str, Counter[int]]]:
+    """Serves the length of each text as its score, or another `answer`: 503 to the first requests, 422 to those with
+    the text `refuse`. With `cut_to`, the first requests are answered by so many bytes of what they would be.
 
     Yields the address, and how often which status was answered.
     """
@@ -51,7 +55,7 @@ def serving(refuse: str = "", busy_first: int = 0, cut_to: int | None = None) ->
             with lock:
                 code = 503 if sum(answered.values()) < busy_first else 422 if refuse in asked["texts"] else 200
                 answered[code] += 1
-            body = json.dumps({"scores": [len(text) for text in asked["texts"]]}).encode()
+            body = json.dumps(answer or {"scores": [len(text) for text in asked["texts"]]}).encode()
             if code == 503 and cut_to is not None:
                 self.wfile.write((b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)[:cut_to])
                 return
@@ -105,6 +109,37 @@ class TestService:
         ran = run_local(Service(url=url), self.ROWS)
         assert ran.summary.state == "failed"
         assert "Connection refused" in ran.summary.failures[0].error
+
+    @pytest.mark.parametrize(
+        "scores", ["123", {"0": 0.5, "1": 1, "2": 2}, [True, 1, 2], ["0.5", 1, 2], [None, 1, 2], [[1], 1, 2], [1, 2], 3]
+    )
+    def test_an_answer_without_a_number_for_each_text_is_refused_and_quoted(self, scores: Any) -> None:
+        """Whatever else three numbers could be made of."""
+        for answer in ({"scores": scores}, scores, {"error": scores}):
+            with pytest.raises(ValueError, match=r"the service answered b'.*, expected {\"scores\": .* with 3 numbers"):
+                _scores(json.dumps(answer).encode(), 3)
+
+    def test_what_is_no_json_is_quoted(self) -> None:
+        for answer in (b"<html>down for maintenance</html>", b"", b"\xff\xfe\x00"):
+            with pytest.raises(ValueError, match=re.escape(f"the service answered {answer!r}")):
+                _scores(answer, 3)
+        assert _scores(b'{"scores": [1, 2.5, -3e2]}', 3) == [1.0, 2.5, -300.0]
+
+    def test_digits_of_a_text_are_no_scores(self) -> None:
+        with serving(refuse="none", answer={"scores": "0123456789"}) as (url, _):
+            ran = run_local(Service(url=url), self.ROWS)
+        assert (ran.summary.state, ran.summary.done) == ("failed", 0)
+        assert "0123456789" in ran.summary.failures[0].error
+
+    @pytest.mark.parametrize(
+        "url", ["", "localhost:8000/score", "ftp://host/x", "file:///etc/hosts", "http://", "http:///x"]
+    )
+    def test_an_address_that_cannot_be_posted_to_is_refused_at_once(self, url: str) -> None:
+        """It was waited for, twenty times."""
+        with pytest.raises(
+            ConfigError, match=re.escape(f"--url is {url!r}, expected an address that begins with http:")
+        ):
+            run_local(Service(url=url), self.ROWS)
 
     def test_its_address_is_no_part_of_what_it_makes(self, tmp_path: Path) -> None:
         with serving(refuse="none") as (url, _):
