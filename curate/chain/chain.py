@@ -77,7 +77,7 @@ class Chain:
     def run(
         self,
         *,
-        step: str = "",
+        step: str | None = None,
         overwrite: Collection[str] = (),
         redo_stale: bool = False,
         drop_removed: bool = False,

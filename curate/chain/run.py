@@ -103,8 +103,8 @@ class Request:
     """How a chain is run this time."""
 
     asked: Asked = field(default_factory=Asked)
-    only: str = ""
-    """The one step to run; empty: all of them."""
+    only: str | None = None
+    """The one step to run; None: all of them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options for the runs of all steps, over those of the steps."""
     ended: Callable[[StepEnd], None] = lambda _: None
@@ -135,7 +135,7 @@ def prepare(steps: Sequence[Step], request: Request) -> Planned:
 
 def _prepare(steps: Sequence[Step], request: Request) -> Planned:
     by_name = {one.name: one for one in steps}
-    for name in (*request.asked.overwrite, *([request.only] if request.only else [])):
+    for name in (*request.asked.overwrite, *([] if request.only is None else [request.only])):
         if name not in by_name:
             hint = did_you_mean(name, by_name) or f"; there are: {', '.join(by_name)}"
             raise ConfigError(f"there is no step {name!r}{hint}")
@@ -157,7 +157,7 @@ def _prepare(steps: Sequence[Step], request: Request) -> Planned:
         except ConfigError as error:
             problems.append(f"step {step.name!r}: {error}")
     _raise(problems)
-    scope = {request.only} if request.only else set(by_name)
+    scope = set(by_name) if request.only is None else {request.only}
     looks = look(steps, request.clock.now())
     states = tuple(
         _identified(one, looks.found.get(name), stages[name], options[name]) for name, one in looks.states.items()
@@ -210,7 +210,7 @@ def run_chain(planned: Planned, request: Request) -> ChainSummary:
     ends: dict[str, StepEnd] = {}
     interrupted = False
     for step, state in zip(planned.steps, planned.states, strict=True):
-        if request.only and step.name != request.only:
+        if request.only not in (None, step.name):
             continue
         after = tuple(name for name in step.reads if name in ends and not ends[name].complete)
         end = StepEnd(step.name, after=after)
@@ -228,7 +228,9 @@ def _confirmed(planned: Planned, request: Request) -> Planned:
     anew = [
         state
         for state in planned.states
-        if (state.begun or state.damaged) and state.name in planned.asked.overwrite and request.only in ("", state.name)
+        if (state.begun or state.damaged)
+        and state.name in planned.asked.overwrite
+        and request.only in (None, state.name)
     ]
     if not anew:
         return planned

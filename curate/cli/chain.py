@@ -159,7 +159,7 @@ def _command(
     """Returns a command that runs the chain that is made of the values of its `own` options."""
 
     @click.command(name, help=about, context_settings={"help_option_names": ["-h", "--help"]})
-    @click.option("--step", metavar="NAME", default="", help="Run this step alone.")
+    @click.option("--step", metavar="NAME", help="Run this step alone.")
     @click.option(
         "--dry-run",
         "dry",
@@ -204,7 +204,7 @@ def _run(
     make: Callable[[], Chain],
     *,
     costs: bool,
-    step: str,
+    step: str | None,
     dry: bool,
     redo_stale: bool,
     drop_removed: bool,

@@ -195,10 +195,14 @@ def test_there_is_no_such_file(place: Path, curate: Curate) -> None:
 
 @pytest.mark.parametrize("option", ["--step", "--overwrite"])
 def test_a_step_that_is_named_exists(place: Path, curate: Curate, option: str) -> None:
-    """Else the nearest is named."""
-    del place
+    """Else the nearest is named; of an empty name, as where a variable is not set, all are. It was every step."""
     refused = curate("run", "pipeline.toml", option, "keppt")
     assert (refused.code, refused.err) == (2, "error: there is no step 'keppt'; did you mean 'kept'?\n")
+    refused = curate("run", "pipeline.toml", option, "", "--backend", "inline")
+    assert (refused.code, refused.err) == (2, "error: there is no step ''; there are: clean, scored, odd, kept, last\n")
+    with pytest.raises(ConfigError, match="there is no step ''; there are: clean"):
+        Chain.read("pipeline.toml").run(step="", backend="inline")
+    assert not (place / "out").exists()
 
 
 def test_in_python_too() -> None:
