@@ -13,7 +13,8 @@ from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, did_you_mean
 from curate.job.params import Param, collect
 from curate.keywords import option
-from curate.resume.options import PathText
+from curate.operators.arguments import path_text
+from curate.resume.options import PathText, input_texts, resolve_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,13 @@ class Recipe:
         text. Raises ConfigError for a step or a beginning that there is not; what a job does not take, the chain
         refuses before it runs.
         """
+        inputs, below = input_texts(inputs), path_text(output, "output")
+        resolve_output(below)  # Refuses one below which all files lie, as an empty one would be.
         parts = changed(list(self.parts(self._begin(begin))), changes)
         steps: list[Step] = []
         for one in parts:
             reads: Any = {"input_from": steps[-1].name} if steps else {"input": inputs}
-            steps.append(Step(one.name, one.job, f"{output}/{one.name}", options=one.options, **reads))
+            steps.append(Step(one.name, one.job, f"{below.rstrip('/')}/{one.name}", options=one.options, **reads))
         return Chain(steps, folder=folder, parameters={name: getattr(self, name) for name in self._params})
 
     def _begin(self, begin: str) -> str:

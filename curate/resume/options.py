@@ -76,7 +76,8 @@ def _empty(name: str) -> str:
     return f"{option(name, ...)}: the path is empty, as where a variable is not set; expected a path or a URI"
 
 
-def _inputs(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
+def input_texts(given: PathText | Sequence[PathText]) -> tuple[str, ...]:
+    """Returns inputs as a tuple of paths and URIs. Raises ConfigError where there is none, or an empty one."""
     inputs = path_texts(given, "input")
     if not inputs:
         raise ConfigError(no_input())
@@ -144,7 +145,7 @@ class RunOptions:
         name="input",
         short="-i",
         metavar="PATH",
-        check=_inputs,
+        check=input_texts,
     )
     output: str = _option("prefix that the outputs and the ledger go under", short="-o", metavar="PATH", check=_output)
     backend: str = _option(

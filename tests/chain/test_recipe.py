@@ -159,6 +159,31 @@ class Short(Recipe):
 
 
 @pytest.mark.parametrize(
+    ("inputs", "output", "message"),
+    [
+        ("in", "", "the path is empty, as where a variable is not set"),
+        ("in", "/", "all files lie there; choose a folder for the outputs"),
+        ("in", "file:///", "all files lie there; choose a folder for the outputs"),
+        ("in", "gs://", "names the bucket ''"),
+        ("", "/out", "the path is empty, as where a variable is not set"),
+        (["in", ""], "/out", "the path is empty, as where a variable is not set"),
+        ([], "/out", "no input was given"),
+    ],
+)
+def test_paths_are_those_that_a_job_takes(inputs: Any, output: str, message: str) -> None:
+    """No step goes into a folder of all: those of an empty output were `/good` and others like it."""
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Short(most=1).chain(inputs, output)
+
+
+@pytest.mark.parametrize("output", ["/out", "gs://bucket", "gs://bucket/out", "s3://bucket/out", "file:///out"])
+def test_a_slash_at_the_end_of_an_output_changes_nothing(output: str) -> None:
+    """Of a bucket the steps went to other objects, and all was done again."""
+    one, other = (Short(most=1).chain("in", f"{output}{end}").steps for end in ("", "/"))
+    assert [step.output for step in one] == [step.output for step in other]
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Short(moost=3), "Short has no parameter 'moost'; did you mean 'most'?"),
