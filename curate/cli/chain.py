@@ -174,6 +174,7 @@ def _command(
         metavar="K/N",
         help="Be driver K (from 0) of N that run this chain together, without Ray between them.",
     )
+    @click.option("--allow-concurrent", is_flag=True, help="Help another driver that runs a step.")
     @click.option("--redo-stale", is_flag=True, help="Do shards again whose input changed since, in all steps.")
     @click.option("--drop-removed", is_flag=True, help="Remove shards whose input was removed, in all steps.")
     @click.option(

@@ -62,6 +62,35 @@ def test_several_drivers_run_one_chain(place: Path) -> None:
     assert together == {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
 
 
+@pytest.mark.slow
+def test_a_second_driver_is_refused_and_helps_as_it_is_told_to(place: Path) -> None:
+    """The option that the refusal names is one that a chain takes; both end complete, with the bytes of one driver."""
+    for file in sorted((place / "in").iterdir())[2:]:
+        file.unlink()
+    command = [sys.executable, "-m", "curate", "run", "pipeline.toml", "--backend", "inline"]
+    jobs = (place / "steps_of_test.py").read_text()
+    while_running = """
+        import pathlib, subprocess, sys
+        if not pathlib.Path("second").exists():
+            pathlib.Path("second").touch()
+            for number, words in enumerate(([], ["--allow-concurrent"])):
+                ran = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+                pathlib.Path(f"err{number}").write_text(f"{ran.returncode} {ran.stderr}")
+""".replace("COMMAND", repr(command))
+    (place / "steps_of_test.py").write_text(
+        jobs.replace("def process(self, batch):", f"def process(self, batch):{while_running}", 1)
+    )
+    assert Chain.read(place / "pipeline.toml").run(backend="inline").complete
+    refused, helped = ((place / f"err{number}").read_text() for number in range(2))
+    assert refused.startswith("2 ")
+    assert "--allow-concurrent to help it" in refused
+    assert helped.startswith("0 "), helped
+    together = {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
+    shutil.rmtree(place / "out")
+    assert Chain.read(place / "pipeline.toml").run(backend="inline").complete
+    assert together == {name: data for name, data in everything(place / "out").items() if "_curate" not in name}
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_several_drivers_replace_nothing(chain: Chain, place: Path, curate: Curate) -> None:
