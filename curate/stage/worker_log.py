@@ -211,7 +211,8 @@ class WorkerLog:
 
     def _alarm(self, timeout_s: float) -> threading.Timer:
         before_s = timeout_s - min(5.0, timeout_s / 4)
-        alarm = threading.Timer(before_s, self._tell_stack, [threading.get_ident(), before_s, timeout_s])
+        wait_s = min(before_s, threading.TIMEOUT_MAX)  # a thread that is to wait longer raises
+        alarm = threading.Timer(wait_s, self._tell_stack, [threading.get_ident(), before_s, timeout_s])
         alarm.daemon = True
         alarm.start()
         return alarm

@@ -467,11 +467,18 @@ class TestHanging:
         assert line["event"].startswith("still running after 0.0")
         assert "in hang_here" in line["stack"]
 
-    def test_one_that_ends_in_time_says_nothing(self) -> None:
+    @pytest.mark.parametrize("timeout_s", [60, 1e12, 1e39])
+    def test_one_that_ends_in_time_says_nothing(self, timeout_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nor where the time is longer than a thread can wait."""
+        raised: list[Any] = []
+        monkeypatch.setattr(threading, "excepthook", raised.append)
         worker = Worker(background=True)
         before = set(threading.enumerate())
-        with worker.log.shard("a", 1, timeout_s=60):
+        with worker.log.shard("a", 1, timeout_s=timeout_s):
             [alarm] = set(threading.enumerate()) - before
+            # Until it waits, it has not been asked for more than it can.
+            alarm.join(0.05)
+            assert (alarm.is_alive(), raised) == (True, [])
         alarm.join(30)
         assert not alarm.is_alive()
         worker.log.flush()
