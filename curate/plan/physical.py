@@ -30,6 +30,7 @@ from curate.plan.nodes import Apply, Checkpoint, Exchanged, Limit, Marked, Plan,
 from curate.plan.pushdown import fuse
 from curate.plan.rewrites import applied, by_segment, chain_of, over, pinned, within
 from curate.sources.files import Files
+from curate.sources.protocol import Source
 from curate.stage.fusion import FusedScan
 
 BY_ROW = (FilterExpression, FilterRows, MapIsolated, MapRows, RandomSample)
@@ -111,9 +112,15 @@ class ZipRows:
 
 
 Physical = StagePlan | First | Local | Joined | ZipRows
-Unions = dict[tuple[int, End], tuple[Plan, list[Physical], bool]]
-"""What runs for the parts of unions by themselves, by the id of each: it is asked for once for the union and again for
-each that it is a part of, which is twice as often with each that lies around it. The union is kept, for its id."""
+
+
+class Seen:
+    """What was found out while one plan is lowered, by ids, with what these are of: unions that lie within each other
+    are asked for the same of their parts, each for all that are below it."""
+
+    def __init__(self) -> None:
+        self.fused: dict[tuple[int, ...], tuple[FusedScan, Scan, tuple[Operator, ...]]] = {}
+        self.one_stage: dict[tuple[int, End], tuple[bool, Union]] = {}
 
 
 def lower(plan: Plan, end: End) -> Physical:
@@ -122,7 +129,8 @@ def lower(plan: Plan, end: End) -> Physical:
     Raises ConfigError for parts of a union without an identity, and for a plan of more than can be run at once.
     """
     try:
-        return _lower(plan, end, (), {})
+        with told_once():
+            return _lower(plan, end, (), Seen())
     except RecursionError:
         raise ConfigError(
             "unions, zips or limits of this dataset lie within each other, too many to be planned, as where a loop "
@@ -131,7 +139,7 @@ def lower(plan: Plan, end: End) -> Physical:
         ) from None
 
 
-def _lower(plan: Plan, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
+def _lower(plan: Plan, end: End, operators: tuple[Operator, ...], seen: Seen) -> Physical:
     """Returns what runs for a plan followed by `operators`."""
     chain = list[Operator]()
     while isinstance(plan, Apply):
@@ -147,28 +155,28 @@ def _lower(plan: Plan, end: End, operators: tuple[Operator, ...], unions: Unions
     while isinstance(plan, Limit) and isinstance(plan.input, Limit):
         plan = Limit(plan.input.input, min(plan.rows, plan.input.rows))
     match plan:
-        case Scan(source):
-            return StagePlan((fuse(source, operators),), operators)
+        case Scan():
+            return StagePlan((_fused(plan, operators, seen),), operators)
         case Checkpoint() | Exchanged():
             return StagePlan(plan, operators)
         case Marked(input, step, _):
             # Told apart by their places, and by no name of a file: see `curate.plan.dedup`.
-            below = _lower_stage(input, End.RUNS, (step, *operators), unions)
+            below = _lower_stage(input, End.RUNS, (step, *operators), seen)
             assert below.first is None
             return replace(below, marked=(*below.marked, plan))
         case Union():
-            return _union(plan, end, operators, unions)
+            return _union(plan, end, operators, seen)
         case Zip(inputs):
             if drawn or end is not End.BLOCKS:
                 return StagePlan(Exchanged(inputs, Zipped(len(inputs))), operators)
-            return _then(ZipRows(tuple(_lower(one, end, (), unions) for one in inputs), inputs), operators)
+            return _then(ZipRows(tuple(_lower(one, end, (), seen) for one in inputs), inputs), operators)
         case Limit(input, rows):
             if (kept := within(input, rows)) is not None:
-                return _lower(kept, end, operators, unions)
+                return _lower(kept, end, operators, seen)
             if drawn:
                 # There each row has a place, by which a sample goes, that is the same whoever takes the rows.
                 return StagePlan(Exchanged((plan,), Materialize()), operators)
-            return _limit(input, rows, end, operators, unions)
+            return _limit(input, rows, end, operators, seen)
 
 
 def lower_stage(plan: Plan, end: End) -> StagePlan:
@@ -178,19 +186,19 @@ def lower_stage(plan: Plan, end: End) -> StagePlan:
     return lowered
 
 
-def _lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...], unions: Unions) -> StagePlan:
-    lowered = _lower(plan, end, operators, unions)
+def _lower_stage(plan: Plan, end: End, operators: tuple[Operator, ...], seen: Seen) -> StagePlan:
+    lowered = _lower(plan, end, operators, seen)
     assert isinstance(lowered, StagePlan)
     return lowered
 
 
-def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
+def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...], seen: Seen) -> Physical:
     if end is End.BLOCKS:
-        return _then(First(_limited(_lower(input, end, (), unions), rows), rows), operators)
-    below = _lower_stage(input, end, (), unions)
+        return _then(First(_limited(_lower(input, end, (), seen), rows), rows), operators)
+    below = _lower_stage(input, end, (), seen)
     if below.scans:
         # How far a limit reaches is told by files, or else by pieces, which then have to be the same ones.
-        below = _lower_stage(pinned(input), end, (), unions) if end is End.RUNS else below
+        below = _lower_stage(pinned(input), end, (), seen) if end is End.RUNS else below
         return replace(below, first=rows, after=operators)
     if isinstance(input, Union):
         # Each by itself, so that no more is made of it than could be asked for.
@@ -198,15 +206,17 @@ def _limit(input: Plan, rows: int, end: End, operators: tuple[Operator, ...], un
     return StagePlan(Exchanged((input,), Materialize(first=rows)), operators)
 
 
-def _union(plan: Union, end: End, operators: tuple[Operator, ...], unions: Unions) -> Physical:
-    parts, one_stage = _parts(plan, end, unions)
-    if end is not End.BLOCKS and not (one_stage and (end is End.RUNS or _have_names(_scans_of(parts)))):
+def _union(plan: Union, end: End, operators: tuple[Operator, ...], seen: Seen) -> Physical:
+    one_stage = _is_one_stage(plan, end, seen)
+    if end is not End.BLOCKS and not one_stage:
         # A sample is drawn of each part where it is read: there a row's place is the one that it is consumed from.
         drawn = _drawn(operators)
         held = Exchanged((applied(plan, operators[:drawn]),), Materialize(called="union"))
         return StagePlan(held, operators[drawn:])
     merged: list[Physical] = []
-    for part in [_lower(one, end, operators, unions) for one in plan.inputs] if operators else parts:
+    # A comprehension takes a place on the stack of its own, and unions that a loop made are hundreds deep.
+    for one in plan.inputs:
+        part = _lower(one, end, operators, seen)
         before = merged[-1] if merged else None
         if isinstance(part, StagePlan) and part.scans and isinstance(before, StagePlan) and before.scans:
             following = 0 if one_stage else before.scans[-1].part + 1
@@ -217,19 +227,51 @@ def _union(plan: Union, end: End, operators: tuple[Operator, ...], unions: Union
     return merged[0] if len(merged) == 1 else Joined(tuple(merged))
 
 
-def _parts(plan: Union, end: End, unions: Unions) -> tuple[list[Physical], bool]:
-    """Returns what runs for the parts of a union, and whether one stage does all of it: by the parts themselves, for
-    which columns are read of them goes by what follows."""
-    if (id(plan), end) not in unions:
-        parts: list[Physical] = []
-        # A comprehension takes a place on the stack of its own, and unions that a loop made are hundreds deep.
-        for one in plan.inputs:
-            parts += (_lower(one, end, (), unions),)
-        scans = _scans_of(parts)
-        with told_once():
-            unions[id(plan), end] = plan, parts, bool(scans) and all(are_alike(one, scans[0]) for one in scans)
-    _, parts, one_stage = unions[id(plan), end]
-    return parts, one_stage
+def _is_one_stage(plan: Union, end: End, seen: Seen) -> bool:
+    """Returns whether one stage does all of a union: by the parts themselves, for which columns are read of them goes
+    by what follows. Where rows are written, it does all of the unions in it, and can call its outputs after files."""
+    key = id(plan), end
+    if key not in seen.one_stage:
+        one_stage = True
+        for one in plan.inputs if end is not End.BLOCKS else ():
+            base, _ = chain_of(one)
+            one_stage = one_stage and (not isinstance(base, Union) or _is_one_stage(base, end, seen))
+        leaves = _leaves(plan) if one_stage else []
+        first = _fused(*leaves[0], seen) if leaves else None
+        # Most loops add a step with each part, so that the third has other ones: no more are looked at.
+        one_stage = first is not None and all(are_alike(_fused(*leaf, seen), first) for leaf in leaves)
+        if one_stage and end is End.FILES:
+            one_stage = _have_names([scan.source for scan, _ in leaves])
+        seen.one_stage[key] = one_stage, plan
+    return seen.one_stage[key][0]
+
+
+def _leaves(plan: Union) -> list[tuple[Scan, tuple[Operator, ...]]]:
+    """Returns the scans below a union and the unions in it, each with what is done with its rows before they are in the
+    union; none if anything else is below it."""
+    found: list[tuple[Scan, tuple[Operator, ...]]] = []
+    ahead: list[tuple[Plan, tuple[Operator, ...]]] = [(plan, ())]
+    while ahead:
+        node, operators = ahead.pop()
+        chain = list[Operator]()
+        while isinstance(node, Apply):
+            chain.append(node.operator)
+            node = node.input
+        operators = (*reversed(chain), *operators) if chain else operators
+        if isinstance(node, Union):
+            ahead += [(one, operators) for one in reversed(node.inputs)]
+        elif isinstance(node, Scan):
+            found.append((node, operators))
+        else:
+            return []
+    return found
+
+
+def _fused(scan: Scan, operators: tuple[Operator, ...], seen: Seen) -> FusedScan:
+    key = (id(scan), *map(id, operators))
+    if key not in seen.fused:
+        seen.fused[key] = fuse(scan.source, operators), scan, operators
+    return seen.fused[key][0]
 
 
 def _then(input: Physical, operators: tuple[Operator, ...]) -> Physical:
@@ -244,13 +286,6 @@ def _drawn(operators: Sequence[Operator]) -> int:
 def alike(plan: Plan) -> bool:
     """Returns whether a plan is read of files, or of rows in memory, and the same is done with all of it."""
     return bool(lower_stage(plan, End.RUNS).scans)
-
-
-def _scans_of(parts: Sequence[Physical]) -> list[FusedScan]:
-    """Returns all scans of these; none if one of them is not scans alone."""
-    if not all(isinstance(part, StagePlan) and part.scans for part in parts):
-        return []
-    return [one for part in parts if isinstance(part, StagePlan) for one in part.scans]
 
 
 def are_alike(one: FusedScan, other: FusedScan) -> bool:
@@ -269,9 +304,9 @@ def _read_as(source: Files) -> Any:
     return [source.how.identity(), source.places, source.shard_bytes if source.places else None]
 
 
-def _have_names(scans: Sequence[FusedScan]) -> bool:
+def _have_names(sources: Sequence[Source]) -> bool:
     """Returns whether outputs can be called after the files that these read: no two of one name, and none twice."""
-    listings = [one.source.listing for one in scans if isinstance(one.source, Files)]
+    listings = [one.listing for one in sources if isinstance(one, Files)]
     if len(listings) < 2:
         return True
     uris = [uri for one in listings for uri in one["uri"].to_pylist()]

@@ -12,6 +12,7 @@ import pytest
 import curate
 from curate.errors import ConfigError
 from curate.operators import udf
+from curate.plan.physical import End, lower
 
 TEXTS = [{"id": str(number), "text": f"a few words of text number {number}"} for number in range(4)]
 
@@ -60,6 +61,15 @@ def test_once_for_each_write(plan: Callable[[], curate.Dataset], looks: Counter[
     for write in (1, 2):
         plan().write_parquet(str(tmp_path / "out"), backend="inline")
         assert {*looks.values()} == {write}, looks
+
+
+def test_once_for_all_unions_within_each_other(looks: Counter[str]) -> None:
+    """As a loop makes them that adds a part and a step at a time, and which is consumed: no step is looked at twice."""
+    grown = rows()
+    for _ in range(6):
+        grown = grown.union(rows()).map(same)
+    lower(grown._plan, End.BLOCKS)
+    assert 0 < looks["same"] <= 13
 
 
 def test_a_write_sees_what_changed_since_the_one_before(tmp_path: Path) -> None:
