@@ -31,7 +31,7 @@ from curate.operators.parts import SplitOff
 from curate.operators.protocol import Operator
 from curate.pipeline.branches import Branching
 from curate.pipeline.pipeline import Pipeline
-from curate.pipeline.step import ActorPool, Compute, task_cpus
+from curate.pipeline.step import task_cpus
 from curate.plan.nodes import (
     Apply,
     Checkpoint,
@@ -435,11 +435,6 @@ def inputs_of(columns: Mapping[str, Any] | None, places: tuple[str, ...] = ()) -
     known = types is not None and all(type is not None for _, type in types)
     schema = placed_schema(pa.schema(types), places) if known else None
     return Dataset(Scan(NotListed(schema, positions=POSITION in places)))
-
-
-def compute_of(job: Settings) -> Compute | None:
-    """Returns the pool that a job's `process` runs in; None: in the tasks that read."""
-    return Compute(job.compute or ActorPool(), job.held) if job.wants_pool else None
 
 
 def resources_of(job: Settings, steps: Sequence[Operator]) -> Resources:

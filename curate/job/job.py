@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 import numpy as np
 import pyarrow as pa
 
 from curate import log
-from curate.dataset.dataset import Dataset
 from curate.errors import ConfigError
 from curate.job.asset import Asset
-from curate.job.build import Made, compute_of, inputs_of, made_of
 from curate.job.definition import checked_settings, define, job_digest, own_identity, refuse_missing_hook, snake_case
 from curate.job.operator import Places, Process, check_count, check_name, row_json, rows_as_table
 from curate.job.origin import job_origin
-from curate.job.params import Param, naming_options, with_options_named
+from curate.job.params import Param, naming_options, schema_text, with_options_named
 from curate.job.secrets import Secrets, missing_secret, secret_value
 from curate.job.settings import column_text, given_settings, parse_columns, refuse_options, settings_of, with_settings
 from curate.keywords import option, shows_keywords
@@ -33,6 +31,11 @@ from curate.stage.job_record import JobRecord
 from curate.stage.stage import Stage, TaskSettings
 from curate.units import MIB
 from curate.writers.writer import default_codec, suffix
+
+if TYPE_CHECKING:
+    # Workers import this for the class of their job, and never plan: planning is half of all that they would import.
+    from curate.dataset.dataset import Dataset
+    from curate.job.build import Made
 
 
 @with_settings
@@ -239,7 +242,7 @@ class Job:
         """
         settings = settings_of(self)
         places = Places.ATTRIBUTES if self.attributes else Places.KEPT if self.keep_positions else Places.NONE
-        return ds._apply(Process(self, self._hidden, compute_of(settings), settings.sides, places))
+        return ds._apply(Process(self, self._hidden, settings.pool, settings.sides, places))
 
     # What process may call
 
@@ -362,7 +365,7 @@ class Job:
             "parameters": {name: value for name, value in parameters.items() if self._params[name].identity},
             # As a list: a batch has its columns in this order.
             "columns": None if columns is None else [column_text(name, columns[name], required) for name in columns],
-            "output_schema": _schema_text(schema),
+            "output_schema": schema_text(schema),
             "batch_size": self.batch_size,
             "shard_bytes": self.shard_bytes,
             "format": output_format.value,
@@ -377,7 +380,7 @@ class Job:
         sides = {name: declared.get(name) for name in made.sides}
         if sides:
             # Another output is another job: what is finished without it is not finished with it.
-            identity["sides"] = {name: _schema_text(schema) for name, schema in sides.items()}
+            identity["sides"] = {name: schema_text(schema) for name, schema in sides.items()}
         record = JobRecord(
             self.name,
             identity,
@@ -404,13 +407,14 @@ class Job:
 
     def _say_unused(self, names: Iterable[str], other: str, beside: str = "without") -> None:
         """Logs which of these parameters are not as by default, though they have no effect without `other`, or with."""
-        given = [option(name, ...) for name in names if getattr(self, name) != self._params[name].default]
-        if given:
+        if given := [option(name, ...) for name in names if getattr(self, name) != self._params[name].default]:
             verb = "has" if len(given) == 1 else "have"
             self.log.warning(f"{', '.join(given)} {verb} no effect {beside} {other}", options=given)
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         """Returns what happens to rows, from one durable place to the next."""
+        from curate.job.build import inputs_of, made_of
+
         build = with_options_named(self._params, self, self.build)
         return made_of(settings_of(self), inputs_of(columns, self._places), build)
 
@@ -444,7 +448,3 @@ class Job:
             setattr(self, one.name, value)
         self._hidden = Secrets(secrets)
         return recorded
-
-
-def _schema_text(schema: Any) -> str | None:
-    return None if schema is None else schema.to_string(show_schema_metadata=False)

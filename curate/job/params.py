@@ -441,3 +441,8 @@ def _param(cls: type, name: str, hint: Any, declared: _Declared) -> Param:
         raise ConfigError(f"{cls.__name__}.{name} is secret, so it must be a str: the name of an environment variable")
     said = (declared.default, declared.help, declared.identity, declared.secret, declared.split)
     return Param(name, kind, many, optional, *said, named)
+
+
+def schema_text(schema: Any) -> str | None:
+    """Returns a schema as an identity has it; None for none."""
+    return None if schema is None else schema.to_string(show_schema_metadata=False)

@@ -16,7 +16,7 @@ from curate.keywords import called
 from curate.ledger.side_outputs import check_sides
 from curate.objects.record import OF_TOKENS, OFFERED
 from curate.pipeline.shard_books import BadRowBudget
-from curate.pipeline.step import ActorPool
+from curate.pipeline.step import ActorPool, Compute
 from curate.runtime.protocol import Resources
 from curate.units import LARGEST, is_finite
 
@@ -357,6 +357,11 @@ class Settings:
     def wants_pool(self) -> bool:
         """Whether `process` runs in actors: where it asks for a pool, a GPU, or custom resources."""
         return bool(self.compute or self.num_gpus or self.resources)
+
+    @property
+    def pool(self) -> Compute | None:
+        """The pool that `process` runs in; None: in the tasks that read."""
+        return Compute(self.compute or ActorPool(), self.held) if self.wants_pool else None
 
 
 def settings_of(job: Any) -> Settings:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from curate.job.build import Made
 from curate.job.job import Job
 from curate.job.operator import ProcessFile
 from curate.job.params import param
@@ -16,6 +15,9 @@ from curate.keywords import option
 from curate.objects.places import POSITION
 from curate.sources.inputs import InputFile, InputFiles
 from curate.sources.protocol import RowSource
+
+if TYPE_CHECKING:
+    from curate.job.build import Made
 
 
 @with_settings
@@ -51,6 +53,8 @@ class FileJob(Job):
 
     def _made(self, columns: Mapping[str, Any] | None) -> Made:
         del columns
+        from curate.job.build import Made
+
         return Made(ProcessFile(self, self._hidden), settings_of(self).held)
 
 

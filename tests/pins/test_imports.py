@@ -203,3 +203,18 @@ def test_arrow_knows_of_pandas_once_the_program_does() -> None:
         "assert pa.table({'n': pa.array([1], pa.int64())}).to_pandas()['n'].tolist() == [1]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_class_of_a_job_imports_nothing_that_plans() -> None:
+    """Every worker imports it before its first row: what plans and drives a job is as much again."""
+    program = (
+        "import sys, json, curate\n"
+        "class Own(curate.TextJob):\n    version = '1'\n    def process(self, batch): return batch\n"
+        "class Files(curate.FileJob):\n    version = '1'\n    def process_file(self, file): return []\n"
+        "Own(), Files()\n"
+        "print(json.dumps(sorted({name.split('.')[1] for name in sys.modules if name.startswith('curate.')})))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    loaded = set(orjson.loads(ran.stdout))
+    assert {"job", "pipeline"} <= loaded
+    assert not loaded & {"cli", "dataset", "driver", "graph", "plan", "reduce", "streaming"}
