@@ -11,6 +11,7 @@ from curate.errors import ConfigError
 from curate.stores.s3.probe import CREATORS
 from curate.testing.clock import FakeClock
 from tests.support.harness import Place, corpus, outputs
+from tests.support.moto_server import MotoServer
 from tests.support.s3_emulator import S3Emulator
 from tests.support.workbench import Bench, NoBackend, complete
 
@@ -90,3 +91,24 @@ def test_an_output_is_refused_where_two_creators_can_win(bench: Bench, s3_emulat
     with pytest.raises(ConfigError, match=rf"the service at {s3_emulator.url} does not keep If-None-Match"):
         bench.run()
     assert bench.objects() == {}
+
+
+@pytest.mark.slow
+def test_a_bucket_with_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was removed or replaced is there as an older version; its name is free, and no listing has it."""
+    monkeypatch.setattr("curate.stores.s3.probe._kept", set())
+    with MotoServer(versioned=True) as moto:
+        for name, value in moto.environ.items():
+            monkeypatch.setenv(name, value)
+        place = Place("s3://bucket/data", moto)
+        bench = Bench(place, tmp_path / "trace", place.write("in", FILES))
+        complete(bench.run())
+        gone = "2021/RC-01.parquet"
+        place.delete(f"{place.root}/out/{gone}")
+        assert gone not in bench.objects()
+        assert (complete(bench.run()).skipped, complete(bench.run()).skipped) == (len(FILES) - 1, len(FILES))
+        place.write("in", {"2021/RC-01.jsonl": FILES["2021/RC-01.jsonl"] * 2})
+        complete(bench.run(redo_stale=True))
+        bench.check_as_fresh()
+        complete(bench.run(overwrite=True, confirm=lambda _: True))
+        bench.check_as_fresh()

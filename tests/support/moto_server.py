@@ -22,7 +22,7 @@ many_puts = pytest.mark.parametrize(
 class MotoServer:
     """Serves on 127.0.0.1 while its block lasts, as an `S3Emulator` that counts nothing and fails never."""
 
-    def __init__(self, bucket: str = "bucket", *, locked: bool = True) -> None:
+    def __init__(self, bucket: str = "bucket", *, locked: bool = True, versioned: bool = False) -> None:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
         from moto.s3.models import s3_backends
         from werkzeug.serving import make_server
@@ -39,10 +39,13 @@ class MotoServer:
         self._server.log_startup = lambda: None  # type: ignore[method-assign]
         self._backend = s3_backends["123456789012"]["aws"]
         self._bucket = bucket
+        self._versioned = versioned
 
     def __enter__(self) -> Self:
         self._backend.reset()
         self._backend.create_bucket(self._bucket, "us-east-1")
+        if self._versioned:
+            self._backend.put_bucket_versioning(self._bucket, "Enabled")
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
@@ -69,7 +72,10 @@ class MotoServer:
     def objects(self) -> dict[str, bytes]:
         """Returns the contents by URI, in order."""
         keys = self._backend.get_bucket(self._bucket).keys
-        return {f"s3://{self._bucket}/{name}": keys[name].value for name in sorted(keys)}
+        # What was removed of a bucket with versions has a mark in its place.
+        return {
+            f"s3://{self._bucket}/{name}": keys[name].value for name in sorted(keys) if hasattr(keys[name], "value")
+        }
 
     def remove(self, uri: str) -> None:
         """Deletes an object behind everyone's back."""
