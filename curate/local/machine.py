@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from curate.dataclass import dataclass
@@ -35,12 +36,13 @@ def cpus() -> float:
 def gpus() -> tuple[str, ...]:
     """Returns the ids of the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all of NVIDIA's.
 
-    CUDA numbers those that it sees from 0. Files of devices have the numbers of the host, of which a container may have
-    been given one alone.
+    CUDA numbers those that it sees from 0, and none that are behind an id that no GPU has, as -1. Files of devices have
+    the numbers of the host, of which a container may have been given one alone.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return tuple(one for one in named.replace(" ", "").split(",") if one not in ("", "-1", "NoDevFiles"))
+        ids = named.replace(" ", "").split(",")
+        return tuple(takewhile(lambda one: one not in ("", "-1", "NoDevFiles"), ids))
     return tuple(map(str, range(sum(one.name[6:].isdecimal() for one in _DEVICES.glob("nvidia*")))))
 
 

@@ -60,6 +60,7 @@ def run(*command: str, **environ: str) -> str:
         (("nvidia3",), "3, GPU-5", ("3", "GPU-5")),
         (("nvidia3",), "", ()),
         (("nvidia3",), "-1", ()),
+        (("nvidia0", "nvidia1"), "0,-1,1", ("0",)),
     ],
 )
 def test_gpus_have_the_ids_that_cuda_gives_them(
