@@ -3,6 +3,7 @@
 job.json                      create-only: name, version, identity, fingerprint, code digest, schemas, format version
 plan/00000.parquet ...        shards; append-only, create-only; a later row of the same id replaces an earlier one,
                               and takes the shard out of the job if its kind is `removed`
+plan/00000-00255-<hash>.parquet ...  the same rows as the parts up to that one, of which the hash tells; may be missing
 accepted/<digest>             code digests that a user accepted under an unfinished job
 runs/<run-id>/run.json        who, where, when, command line, versions
 runs/<run-id>/heartbeat.json  the only mutable object
@@ -68,6 +69,7 @@ _LOGS = re.compile(rf"{re.escape(RUNS)}[^/]+/logs/[^/]+-\d+\.jsonl\.zst")
 _RUN = re.compile(rf"{re.escape(RUNS)}([^/]+)/run\.json")
 _TOLD = re.compile(rf"{re.escape(RUNS)}([^/]+)/notified/([^/]+)\.json")
 _HASH = "[0-9a-f]{16}"
+_MERGED = re.compile(rf"{re.escape(PLAN)}0{{5}}-(\d{{5,}})-{_HASH}\.parquet")
 _QUARANTINED = re.compile(rf"{re.escape(QUARANTINE)}{_HASH}\.jsonl\.zst")
 _SAMPLES = re.compile(rf"{re.escape(SAMPLES)}{_HASH}\.jsonl\.zst")
 _SCRATCH = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{6}|begin-[0-9a-f]{8}")
@@ -78,7 +80,7 @@ _FOLDER_IN_STAGE = re.compile(r"([^_./][^/]*/)+")
 _OWN = re.compile(
     rf"""{LEDGER}/(
         | job\.json | summary\.json
-        | plan/(\d{{5,}}\.parquet)?
+        | plan/(\d{{5,}}(-\d{{5,}}-{_HASH})?\.parquet)?
         | accepted/({_HASH})?
         | schema/((input|side)-[\w-]+\.arrow | output\.arrow)?
         | quarantine/({_HASH}\.jsonl\.zst)?
@@ -113,6 +115,25 @@ def plan_part_number(name: str) -> int | None:
     (12, None)
     """
     found = _PLAN_PART.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def merged_parts(last: int, digest: str) -> str:
+    """Returns the name of the parts of the plan up to the `last`th, merged; the digest is that of their sizes.
+
+    >>> merged_parts(255, "0123456789abcdef")
+    '_curate/plan/00000-00255-0123456789abcdef.parquet'
+    """
+    return f"{PLAN}{0:05d}-{last:05d}-{digest}.parquet"
+
+
+def last_merged(name: str) -> int | None:
+    """Returns the number of the last part that is merged in this file, None if `name` is not one.
+
+    >>> last_merged(merged_parts(255, "0123456789abcdef")), last_merged("_curate/plan/00255.parquet")
+    (255, None)
+    """
+    found = _MERGED.fullmatch(name)
     return None if found is None else int(found[1])
 
 

@@ -42,6 +42,8 @@ PART_ROW_BYTES = 100
 many of them a row takes at least."""
 PART_ROWS = 1 << 16
 """Rows of a row group of a part: while one is read, its rows take a kilobyte each, five times what they take then."""
+MERGED_PARTS = 256
+"""Parts of a plan that a reader reads one by one at most: a job that takes new inputs each hour has 9,000 in a year."""
 INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
 """Files that a job reads, as a table."""
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
@@ -178,18 +180,44 @@ class Ledger:
             ) from error
 
     def read_plan(self, listing: OutputListing) -> ShardPlan:
-        """Returns the plan whose parts are in the listing; one read a part. Raises ConfigError if one is damaged,
-        ObjectNotFound if one is gone by now."""
-        names = sorted(listing.plan_parts, key=_part_number)
-        parts = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
+        """Returns the plan whose parts are in the listing; one read a part, or for all that are merged. Raises
+        ConfigError if one is damaged, ObjectNotFound if one is gone by now."""
+        return ShardPlan.of(self._all_parts(listing))
+
+    def _all_parts(self, listing: OutputListing) -> Sequence[PackedTable]:
+        names, merged = _to_read(listing)
+        if merged is None:
+            return self._parts(names)
         try:
-            return ShardPlan.of([self._part(name, data) for name, data in parts])
+            first = self._part(merged, self.store.read(self.uri(merged)))
+        except (ConfigError, ObjectNotFound) as error:
+            get_logger().warning("reading each part of the plan", reason=str(error))
+            return self._parts(sorted(listing.plan_parts, key=_part_number))
+        return [first, *self._parts(names)]
+
+    def _parts(self, names: Sequence[str]) -> Sequence[PackedTable]:
+        try:
+            found = ahead(lambda name: self.store.read(self.uri(name)), names, READERS)
+            return [self._part(name, data) for name, data in found]
         except ObjectNotFound as error:
             raise ObjectNotFound(
                 f"{error}; it was there a moment ago: another driver removes this job, or starts it over. See: "
                 f"curate status {shell_word(self.root)}, and run this again when it has ended",
                 error.uri,
             ) from error
+
+    def merge_plan(self, listing: OutputListing) -> None:
+        """Publishes the parts of a plan as one file, if many of them are read one by one. None of them goes: readers
+        take that file in their place if they are those that it was made of, as their sizes tell."""
+        if len(_to_read(listing)[0]) <= MERGED_PARTS:
+            return
+        names = sorted(listing.plan_parts, key=_part_number)
+        last = len(names) - 1
+        if _part_number(names[last]) == last:
+            parts = self._all_parts(listing)
+            name = layout.merged_parts(last, _sizes_digest(listing, names))
+            self.store.publish(self.uri(name), _part_bytes(parts[0].plus(*parts[1:])))
+            listing.merged_parts.append(name)
 
     def next_part(self, listing: OutputListing) -> str:
         """Returns the name of the part that would be appended to the plan in the listing."""
@@ -198,16 +226,10 @@ class Ledger:
 
     def append_plan(self, part: PackedTable, listing: OutputListing) -> bool:
         """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
-        name = self.next_part(listing)
-        sink = io.BytesIO()
-        # Texts that nearly all differ take twice the time to write with a dictionary, and five times to read.
-        how: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["kind"], "write_page_checksum": True}
-        with pq.ParquetWriter(sink, part.schema, **how) as writer:
-            for start in range(0, max(1, len(part)), PART_ROWS):
-                writer.write_table(part.slice(start, start + PART_ROWS), row_group_size=PART_ROWS)
-        if self.store.publish(self.uri(name), sink.getvalue()).outcome is Outcome.DIFFERENT:
+        name, data = self.next_part(listing), _part_bytes(part)
+        if self.store.publish(self.uri(name), data).outcome is Outcome.DIFFERENT:
             return False
-        listing.plan_parts.append(name)
+        listing.plan_parts[name] = len(data)
         return True
 
     def events(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[dict[str, Any]]:
@@ -297,6 +319,35 @@ def _part_number(name: str) -> int:
     number = layout.plan_part_number(name)
     assert number is not None, name
     return number
+
+
+def _to_read(listing: OutputListing) -> tuple[list[str], str | None]:
+    """Returns the parts of the plan that are to be read one by one, and the file with those before them, if any."""
+    names = sorted(listing.plan_parts, key=_part_number)
+    for merged in sorted(listing.merged_parts, reverse=True, key=lambda name: layout.last_merged(name) or 0):
+        last = layout.last_merged(merged) or 0
+        held = names[: last + 1]
+        # Of a job that was overwritten, or of one that lacks a part, it has other rows.
+        whole = len(held) == last + 1 and _part_number(held[last]) == last
+        if whole and merged == layout.merged_parts(last, _sizes_digest(listing, held)):
+            return names[last + 1 :], merged
+    return names, None
+
+
+def _sizes_digest(listing: OutputListing, names: Sequence[str]) -> str:
+    """Returns what tells these parts of a plan from those of another plan."""
+    return hashlib.sha256(" ".join(str(listing.plan_parts[name]) for name in names).encode()).hexdigest()[:16]
+
+
+def _part_bytes(part: PackedTable) -> bytes:
+    """Returns a part of a plan as a file."""
+    sink = io.BytesIO()
+    # Texts that nearly all differ take twice the time to write with a dictionary, and five times to read.
+    how: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["kind"], "write_page_checksum": True}
+    with pq.ParquetWriter(sink, part.schema, **how) as writer:
+        for start in range(0, max(1, len(part)), PART_ROWS):
+            writer.write_table(part.slice(start, start + PART_ROWS), row_group_size=PART_ROWS)
+    return sink.getvalue()
 
 
 def _part_of(data: bytes, codec: str = SMALL) -> PackedTable:

@@ -30,7 +30,10 @@ class OutputListing:
 
     objects: PackedTable
     """All that is not of the ledger: columns of `SCHEMA`."""
-    plan_parts: list[str] = field(default_factory=list)
+    plan_parts: dict[str, int] = field(default_factory=dict)
+    """Parts of the plan, with their bytes."""
+    merged_parts: list[str] = field(default_factory=list)
+    """Files that have the rows of many of them."""
     stray_parts: list[str] = field(default_factory=list)
     """Parts of a plan whose beginning an overwrite has removed: a run that it took for gone added them."""
     segments: list[str] = field(default_factory=list)
@@ -144,14 +147,16 @@ def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> Ou
     # A name that is no Unicode is there with its bytes escaped: no shard is named like it.
     found.objects, found.samples = outputs.table(), samples.table()
     if found.overwritten and layout.plan_part(0) not in found.plan_parts:
-        found.plan_parts, found.stray_parts = [], found.plan_parts
+        found.plan_parts, found.stray_parts = {}, [*found.plan_parts]
     return found
 
 
 def _note(found: OutputListing, name: str, item: Object) -> None:
     """Notes an object of the ledger."""
     if layout.plan_part_number(name) is not None:
-        found.plan_parts.append(name)
+        found.plan_parts[name] = item.size
+    elif layout.last_merged(name) is not None:
+        found.merged_parts.append(name)
     elif layout.is_events_segment(name):
         found.segments.append(name)
     elif layout.is_failures_segment(name):

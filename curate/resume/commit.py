@@ -99,6 +99,7 @@ def commit(prepared: Prepared, options: RunOptions) -> None:
             raise LostRaceError
         if grown:
             _retract(ledger, prepared.record.fingerprint, len(prepared.plan))
+    ledger.merge_plan(prepared.listing)
 
 
 def _refuse_if_complete(prepared: Prepared) -> None:

@@ -35,17 +35,23 @@ def names_in(root: Path) -> set[str]:
 
 @pytest.mark.slow
 @settings(max_examples=examples(40))
-@given(steps=st.lists(STEPS, min_size=3, max_size=14), sizes=BLOCKS, ahead=st.integers(1, 5))
+@given(steps=st.lists(STEPS, min_size=3, max_size=14), sizes=BLOCKS, ahead=st.integers(1, 5), merged=st.integers(1, 5))
 def test_in_the_end_a_job_is_as_if_it_had_run_once(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]], sizes: dict[str, int], ahead: int
+    tmp_path_factory: pytest.TempPathFactory,
+    steps: list[tuple[str, Any]],
+    sizes: dict[str, int],
+    ahead: int,
+    merged: int,
 ) -> None:
-    """Inputs that are added, replaced, removed and come back; outputs that are lost; runs of some shards alone."""
+    """Inputs that are added, replaced, removed and come back; outputs that are lost; runs of some shards alone; with
+    parts of the plan that are merged."""
     root = tmp_path_factory.mktemp("history")
     source, out = root / "in", root / "out"
     write_jsonl(source / f"{ALWAYS}.jsonl", rows(ALWAYS))
     with blocks_of(sizes), pytest.MonkeyPatch.context() as patch:
         patch.setattr("curate.ledger.manifest.LEAST_AHEAD", ahead)
         patch.setattr("curate.ledger.manifest.COMPARED", ahead)
+        patch.setattr("curate.ledger.ledger.MERGED_PARTS", merged)
         patch.setattr("curate.driver.finish.BLOCK_SHARDS", ahead)
         planned: set[str] = set()
         for number, (what, how) in enumerate(steps):

@@ -105,7 +105,7 @@ def test_parts_are_read_in_order_of_their_number(ledger: Ledger) -> None:
     """Also beyond five digits; ranks depend on it."""
     for number in (0, 1, 2, 99_999, 100_000):
         listing = ledger.list()
-        listing.plan_parts = [layout.plan_part(number - 1)] if number else []
+        listing.plan_parts = {layout.plan_part(number - 1): 0} if number else {}
         assert ledger.append_plan(part_of(f"s{number}"), listing)
     assert ledger.read_plan(ledger.list()).ids.to_pylist() == ["s0", "s1", "s2", "s99999", "s100000"]
 
@@ -129,6 +129,70 @@ def test_many_parts_are_one_read_each(ledger: Ledger) -> None:
     before = ledger.store.calls.copy()
     assert len(ledger.read_plan(listing)) == 100
     assert ledger.store.calls.since(before).as_dict() == {"list": 0, "get": 100, "put": 0, "delete": 0}
+
+
+MERGED = [layout.plan_part(number) for number in range(10)]
+
+
+@pytest.fixture
+def grown(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """A ledger whose plan has grown ten times; what is merged is what a run merges behind each part that it adds."""
+    monkeypatch.setattr("curate.ledger.ledger.MERGED_PARTS", 4)
+    for number in range(10):
+        listing = ledger.list()
+        assert ledger.append_plan(part_of(f"s{number}", "again"), listing)
+        ledger.merge_plan(listing)
+    return ledger
+
+
+def ids_of(ledger: Ledger) -> list[str]:
+    found: list[str] = ledger.read_plan(ledger.list()).ids.to_pylist()
+    return found
+
+
+WHOLE = ["s0", "again", *(f"s{number}" for number in range(1, 10))]
+
+
+def test_merged_parts_are_one_read(grown: Ledger) -> None:
+    """With the parts behind them, which are few; all parts stay, and say the same without it."""
+    listing = grown.list()
+    assert [layout.last_merged(name) for name in listing.merged_parts] == [4, 9]
+    before = grown.store.calls.copy()
+    assert ids_of(grown) == WHOLE
+    assert grown.store.calls.since(before).as_dict() == {"list": 1, "get": 1, "put": 0, "delete": 0}
+    assert list(listing.plan_parts) == MERGED
+    grown.merge_plan(listing)
+    assert grown.list().merged_parts == listing.merged_parts
+    listing.merged_parts = []
+    assert grown.read_plan(listing).ids.to_pylist() == WHOLE
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 100], ids=["empty", "damaged"])
+def test_a_merged_file_that_cannot_be_read_is_not_needed(grown: Ledger, data: bytes) -> None:
+    for name in grown.list().merged_parts:
+        grown.store.delete(grown.uri(name))
+        grown.store.publish(grown.uri(name), data)
+    assert ids_of(grown) == WHOLE
+
+
+def test_what_is_merged_of_another_plan_counts_for_nothing(grown: Ledger) -> None:
+    """One of a job that was overwritten, written late; and one of more parts than there are."""
+    for name in MERGED:
+        grown.store.delete(grown.uri(name))
+    assert ids_of(grown) == []
+    for number in range(10):
+        assert ids_of(grown) == [f"other {one}" for one in range(number)]
+        assert grown.append_plan(part_of(f"other {number}"), grown.list())
+    assert ids_of(grown) == [f"other {number}" for number in range(10)]
+
+
+def test_a_plan_that_lacks_a_part_is_not_merged(grown: Ledger) -> None:
+    """Nor read from what was merged before: whoever removed the part wants its shards planned anew."""
+    grown.store.delete(grown.uri(MERGED[3]))
+    merged = grown.list().merged_parts
+    grown.merge_plan(grown.list())
+    assert grown.list().merged_parts == merged
+    assert ids_of(grown) == [one for one in WHOLE if one != "s3"]
 
 
 def test_a_part_of_many_rows_comes_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

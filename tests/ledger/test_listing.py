@@ -57,7 +57,7 @@ def test_everything_has_its_place() -> None:
     assert found.bytes == 10 + 23 + 24 + 25
     assert found.has_job
     assert found.summary == Object(f"{ROOT}/_curate/summary.json", 12, "g2")
-    assert found.plan_parts == [layout.plan_part(0), layout.plan_part(1)]
+    assert list(found.plan_parts) == [layout.plan_part(0), layout.plan_part(1)]
     assert found.run_ids == [run]
     assert found.segments == [layout.events_segment(run, 1), layout.events_segment(run, 2)]
     assert found.accepted == {"d1"}
@@ -78,7 +78,7 @@ def test_everything_has_its_place() -> None:
 def test_what_only_looks_like_the_ledger_is_left_out(name: str) -> None:
     """A copy that someone put beside it is no part of the plan, no run and no job."""
     found = sort_listing(listing_of(name), ROOT)
-    assert (found.plan_parts, found.run_ids, found.segments, found.has_job) == ([], [], [], False)
+    assert (list(found.plan_parts), found.run_ids, found.segments, found.has_job) == ([], [], [], False)
     assert len(found.objects) == 0
 
 

@@ -389,6 +389,24 @@ def test_overwriting_removes_what_the_plan_does_not_name_any_more(
     check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
 
 
+def test_overwriting_removes_merged_parts_of_the_plan(
+    source: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what another plan had merged is not taken for a part of the new one."""
+    monkeypatch.setattr("curate.ledger.ledger.MERGED_PARTS", 1)
+    for name in "efg":
+        write_jsonl(source / f"{name}.jsonl", rows(name))
+        run_job(Parted(), source, out)
+    merged = [one for one in everything(out) if layout.last_merged(one) is not None]
+    assert len(merged) == 2
+    assert verify(str(out)).findings == []
+    old = (out / merged[0]).read_bytes()
+    assert run_job(Parted(), source, out, overwrite=True, confirm=lambda _: True).state is RunState.COMPLETE
+    assert not [one for one in everything(out) if layout.last_merged(one) is not None]
+    write_bytes(out / merged[0], old)
+    check_same_as_fresh(Parted(), source, out, tmp_path / "fresh")
+
+
 def test_through_a_checkpoint(source: Path, tmp_path: Path) -> None:
     """It is taken out of what was kept, and then of what was made of that."""
 
