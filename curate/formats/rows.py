@@ -13,8 +13,9 @@ from curate.arrow.recast import has_text
 from curate.arrow.sizes import per_schema
 from curate.arrow.unknown import all_nullable
 from curate.errors import ConfigError
-from curate.formats.encoding import Encoding, Format, ReadAs
+from curate.formats.encoding import Format, ReadAs
 from curate.formats.file_columns import file_columns, filled_in, with_file_columns
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.binary import BINARY_SCHEMA, read_binary
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.images import image_schema, read_image
@@ -28,7 +29,6 @@ from curate.formats.read.tfrecords import feature_type, read_tfrecords, sample_t
 from curate.formats.read.webdataset import read_webdataset, sample_webdataset
 from curate.objects.bad_line import OnBadRow, OnBlankLine, OnOtherKeys, ignored
 from curate.objects.stream import BLOCK_BYTES
-from curate.storage.protocol import Object, Store
 from curate.tasks.shard import SliceKind
 
 SAMPLED_FILES = 256
@@ -36,13 +36,9 @@ SAMPLED_FILES = 256
 
 
 def sample_schema(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    wanted: Mapping[str, pa.DataType | None] | None = None,
-    json_bytes: int = BLOCK_BYTES,
+    file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None = None, json_bytes: int = BLOCK_BYTES
 ) -> pa.Schema:
-    """Returns the schema to hold, from the first MiB of the object (decompressed), of JSON lines from the first that
+    """Returns the schema to hold, from the first MiB of the file (decompressed), of JSON lines from the first that
     are so long together; or from its footer (Parquet).
 
     `wanted` None means all columns; otherwise these, in this order, and a type given is held instead of what is
@@ -51,12 +47,12 @@ def sample_schema(
 
     Nothing is read where the schema is known: it was declared, or is the same for all files of the format.
     """
-    how = encoding.how
+    how = file.how
     if how is not None and (known := known_schema(how)) is not None:
-        return _part(object.uri, known, wanted)
+        return _part(file.uri, known, wanted)
     own = file_columns(how).names
     asked = None if wanted is None else {name: type for name, type in wanted.items() if name not in own}
-    found = _sampled(store, object, encoding, asked, json_bytes)
+    found = _sampled(file, asked, json_bytes)
     if not own or not len(found):
         return found
     made = with_file_columns(pa.schema([field for field in found if field.name not in own]), how)
@@ -64,27 +60,25 @@ def sample_schema(
     return made.with_metadata(found.metadata)
 
 
-def _sampled(
-    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None, json_bytes: int
-) -> pa.Schema:
+def _sampled(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None, json_bytes: int) -> pa.Schema:
     """Returns the columns that a file has inside."""
-    match encoding.format:
+    match file.encoding.format:
         case Format.PARQUET:
-            return sample_parquet(store, object, wanted, None if encoding.how is None else encoding.how.asked)
+            return sample_parquet(file, wanted)
         case Format.JSONL:
-            return sample_jsonl(store, object, encoding.codec, wanted, json_bytes)
+            return sample_jsonl(file, wanted, json_bytes)
         case Format.CSV:
-            return sample_csv(store, object, encoding, wanted)
+            return sample_csv(file, wanted)
         case Format.TEXT:
-            return sample_text(object.uri, wanted)
+            return sample_text(file.uri, wanted)
         case Format.WEBDATASET:
-            return sample_webdataset(store, object, encoding, wanted)
+            return sample_webdataset(file, wanted)
         case Format.TFRECORDS:
-            return sample_tfrecords(store, object, encoding.codec, wanted)
+            return sample_tfrecords(file, wanted)
         case Format.NUMPY:
-            return _declared(_part(object.uri, sample_npy(store, object, encoding.codec), wanted), wanted)
+            return _declared(_part(file.uri, sample_npy(file), wanted), wanted)
         case Format.BINARY | Format.IMAGE:
-            raise ValueError(f"{encoding.format} cannot be detected; it must be given")
+            raise ValueError(f"{file.encoding.format} cannot be detected; it must be given")
 
 
 def known_schema(how: ReadAs) -> pa.Schema | None:
@@ -140,12 +134,7 @@ def _declared(schema: pa.Schema, wanted: Mapping[str, pa.DataType | None] | None
 
 
 def read(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    kind: SliceKind,
-    start: int,
-    stop: int,
+    file: FileSlice,
     schema: pa.Schema,
     batch_rows: int,
     on_bad_row: OnBadRow,
@@ -160,44 +149,41 @@ def read(
     likewise the number of each blank line that is left out, to `on_blank_line`. `on_other_keys` is told how many rows
     of JSON have keys that are no columns, and those of the first one.
 
-    Raises CorruptInput if the object is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
+    Raises CorruptInput if the file is gone, replaced, truncated or not what its name says; SchemaMismatch (Parquet,
     CSV) for a missing column or one whose type does not widen to the held one; ValueError for a slice that the encoding
     does not have. TransientStorageError and PermissionDenied pass through.
     """
-    _check_slice(object, encoding, kind)
-    how = encoding.how
+    _check_slice(file)
+    how = file.how
     of_file = file_columns(how).names
     # One object for all shards: what is known of a schema is kept by the object.
     inside = pa.schema([field for field in schema if field.name not in of_file]) if of_file else _fields_of(schema)
-    begin, end = (0, None) if kind is SliceKind.WHOLE else (start, stop)
     found: Iterator[pa.Table]
-    match encoding.format:
-        case _ if not len(inside) and not object.size:
+    match file.encoding.format:
+        case _ if not len(inside) and not file.object.size:
             found = iter(())  # no file says a column, and this one has nothing
         case Format.PARQUET:
-            found = read_parquet(store, object, begin, end, inside, on_bad_row, encoding)
+            found = read_parquet(file, inside, on_bad_row)
         case Format.JSONL:
-            told = on_bad_row, on_blank_line, on_other_keys, encoding.typed_of(inside.names)
-            found = read_jsonl(store, object, encoding.codec, begin, end, inside, *told)
+            found = read_jsonl(file, inside, on_bad_row, on_blank_line, on_other_keys)
         case Format.TEXT if how is not None:
-            found = read_lines(store, object, encoding.codec, begin, end, how, on_bad_row, on_blank_line)
+            found = read_lines(file, on_bad_row, on_blank_line)
         case Format.TEXT:
-            found = read_text(store, object, encoding.codec, begin, end, inside, on_bad_row, on_blank_line)
+            found = read_text(file, inside, on_bad_row, on_blank_line)
         case Format.CSV:
-            found = read_csv(store, object, encoding, inside, on_bad_row)
+            found = read_csv(file, inside, on_bad_row)
         case Format.BINARY:
-            found = read_binary(store, object, inside)
+            found = read_binary(file, inside)
         case Format.WEBDATASET:
-            found = read_webdataset(store, object, encoding, inside, on_bad_row, on_other_keys)
+            found = read_webdataset(file, inside, on_bad_row, on_other_keys)
         case Format.TFRECORDS:
-            found = read_tfrecords(store, object, encoding, inside, on_bad_row)
+            found = read_tfrecords(file, inside, on_bad_row)
         case Format.NUMPY:
-            found = read_npy(store, object, encoding, inside)
+            found = read_npy(file, inside)
         case Format.IMAGE:
-            assert how is not None
-            found = read_image(store, object, inside, how, on_bad_row)
+            found = read_image(file, inside, on_bad_row)
     rows = rechunk(found, batch_rows)
-    return rows if len(inside) == len(schema) else filled_in(object.uri, rows, all_nullable(schema), how)
+    return rows if len(inside) == len(schema) else filled_in(file.uri, rows, all_nullable(schema), how)
 
 
 @per_schema
@@ -205,9 +191,9 @@ def _fields_of(schema: pa.Schema) -> pa.Schema:
     return pa.schema(list(schema))
 
 
-def _check_slice(object: Object, encoding: Encoding, kind: SliceKind) -> None:
-    if kind is SliceKind.WHOLE:
+def _check_slice(file: FileSlice) -> None:
+    if file.kind is SliceKind.WHOLE:
         return
-    needed = SliceKind.ROW_GROUPS if encoding.format is Format.PARQUET else SliceKind.BYTES
-    if kind is not needed or not encoding.splittable:
-        raise ValueError(f"{object.uri}: {encoding} has no slices of kind {kind.value!r}")
+    needed = SliceKind.ROW_GROUPS if file.encoding.format is Format.PARQUET else SliceKind.BYTES
+    if file.kind is not needed or not file.encoding.splittable:
+        raise ValueError(f"{file.uri}: {file.encoding} has no slices of kind {file.kind.value!r}")

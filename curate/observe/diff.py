@@ -24,13 +24,13 @@ from curate.arrow.types import is_binary
 from curate.dataclass import asdict, dataclass
 from curate.errors import ConfigError
 from curate.formats.encoding import Encoding, Format
+from curate.formats.file_slice import FileSlice
 from curate.formats.rows import read
 from curate.objects.record import OFFERED, OutputFormat
 from curate.observe.browse import rows
 from curate.observe.checks.contents import output_schema
 from curate.observe.job import FoundJob, find_job, status_of
 from curate.observe.preview import broken_row
-from curate.tasks.shard import SliceKind
 from curate.writers.jsonl import json_lines
 
 IDENTITY, PLAN, BOOKS, SCHEMA = "identity", "plan", "books", "schema"
@@ -192,10 +192,8 @@ def _of_tables(found: FoundJob, id_column: str) -> Iterator[pa.Table]:
         if not schema:
             continue  # of an input without rows, before there was one that told columns
         refuse_unknown(found.ledger.root, [id_column], schema.names)
-        place = (SliceKind.WHOLE, 0, 0)
-        for table in read(
-            store, object, Encoding(Format.PARQUET), *place, schema, _BATCH_ROWS, partial(broken_row, object)
-        ):
+        file = FileSlice(store, object, Encoding(Format.PARQUET))
+        for table in read(file, schema, _BATCH_ROWS, partial(broken_row, object)):
             names = sorted(table.column_names)
             digests, _ = digest_rows(table, names, seed=zlib.crc32("\0".join(names).encode()))
             yield pa.table([_ids(table.select([id_column])), digests], schema=_IDS)

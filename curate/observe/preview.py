@@ -18,6 +18,7 @@ from curate.arrow.unknown import all_nullable, told_as_text
 from curate.dataclass import replace
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding, Format, ReadAs
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.csv import read_csv, sample_csv
 from curate.formats.read.parquet import decode_rows
 from curate.formats.read.parquet_file import broken, open_parquet
@@ -25,12 +26,10 @@ from curate.formats.read.webdataset import KEY, NUMBERS, TEXTS, kind_of
 from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import STORED
-from curate.objects.lines import line_blocks
 from curate.objects.record import OutputFormat
-from curate.objects.stream import Codec, DecompressedStream, StoredStream
+from curate.objects.stream import Codec, StoredStream
 from curate.objects.tar import samples
 from curate.storage.protocol import Object, Store
-from curate.tasks.shard import SliceKind
 from curate.writers.jsonl import json_lines
 
 _STREAM_BYTES = 256 << 10
@@ -63,14 +62,14 @@ def preview(
     if format is OutputFormat.SINK:
         raise ConfigError(f"{object.uri} was written by a curate.Datasink: only readers of its format have its rows")
     packed: Codec | None = None if codec == STORED else "gzip" if codec == "gzip" else "zstd"
-    if format is OutputFormat.JSONL:
-        return _jsonl(store, object, packed, columns)
     held = None if format not in NOT_TOLD or not held else all_nullable(held.remove_metadata())
+    file = FileSlice(store, object, Encoding(Format(format.value), packed))
+    if format is OutputFormat.JSONL:
+        return _jsonl(file, columns)
     if format is OutputFormat.CSV:
-        return _csv(store, object, packed, columns, held)
-    encoding = Encoding(Format(format.value), packed)
+        return _csv(file, columns, held)
     read_as = _samples if format is OutputFormat.WEBDATASET else _decoded
-    return read_as(store, object, encoding, columns, held, texts or held is None)
+    return read_as(file, columns, held, texts or held is None)
 
 
 def _parquet(store: Store, object: Object, columns: Sequence[str] | None) -> Iterator[bytes]:
@@ -112,40 +111,36 @@ def _run(store: Store, object: Object, columns: Sequence[str] | None) -> Iterato
                 yield line[:-1]
 
 
-def _decoded(
-    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool
-) -> Iterator[bytes]:
-    schema = told_as_text(sample_schema(store, object, encoding) if held is None else held)
+def _decoded(file: FileSlice, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool) -> Iterator[bytes]:
+    schema = told_as_text(sample_schema(file) if held is None else held)
     if not len(schema):
         columns = None  # there is no row, or one that is told
-    refuse_unknown(object.uri, columns or (), schema.names)
+    refuse_unknown(file.uri, columns or (), schema.names)
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
-    for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, wanted, _FIRST_ROWS, partial(broken_row, object)):
+    for table in read(file, wanted, _FIRST_ROWS, partial(broken_row, file.object)):
         for line in json_lines(_with_texts(table) if texts else table):
             yield line[:-1]
 
 
-def _samples(
-    store: Store, object: Object, encoding: Encoding, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool
-) -> Iterator[bytes]:
+def _samples(file: FileSlice, columns: Sequence[str] | None, held: pa.Schema | None, texts: bool) -> Iterator[bytes]:
     # Not read as rows of a schema: what first samples do not have, be it a file or a key of JSON, would not be there.
-    schema = sample_schema(store, object, encoding) if held is None else held
+    schema = sample_schema(file) if held is None else held
     if not len(schema):
         return
     types = {} if held is None else dict(zip(held.names, held.types, strict=True))
-    refuse_unknown(object.uri, columns or (), names := list(dict.fromkeys((*schema.names, KEY))))
+    refuse_unknown(file.uri, columns or (), names := list(dict.fromkeys((*schema.names, KEY))))
     absent: dict[str, Any] = dict.fromkeys(names if KEY in schema.names else (KEY, *schema.names))
-    with DecompressedStream(store, object, encoding.codec) as source:
+    with file.open() as source:
         for sample in samples(source):
             if sample.broken:
-                broken_row(object, RejectedRow(sample.number, sample.broken, sample.key))
+                broken_row(file.object, RejectedRow(sample.number, sample.broken, sample.key))
             row = absent | {KEY: sample.key}
             for name, data in sample.files.items():
                 try:
                     row[name] = _value(name, data, types.get(name), texts)
                 except ValueError:
                     reason = f"{name!r} is not what its name says"
-                    broken_row(object, RejectedRow(sample.number, reason, sample.key))
+                    broken_row(file.object, RejectedRow(sample.number, reason, sample.key))
             yield orjson.dumps(row if columns is None else {name: row[name] for name in columns})
 
 
@@ -182,33 +177,30 @@ def broken_row(object: Object, row: RejectedRow) -> None:
     raise CorruptInput(f"{object.uri}: row {row.line:,} cannot be read: {row.reason}")
 
 
-def _jsonl(store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None) -> Iterator[bytes]:
-    for line in itertools.chain.from_iterable(line_blocks(store, object, codec)):
+def _jsonl(file: FileSlice, columns: Sequence[str] | None) -> Iterator[bytes]:
+    for line in itertools.chain.from_iterable(file.lines()):
         if columns is None:
             yield line
             continue
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise CorruptInput(f"{object.uri}: a row is not JSON: {error}") from error
-        refuse_unknown(object.uri, columns or (), list(row))
+            raise CorruptInput(f"{file.uri}: a row is not JSON: {error}") from error
+        refuse_unknown(file.uri, columns or (), list(row))
         yield orjson.dumps({name: row[name] for name in columns})
 
 
-def _csv(
-    store: Store, object: Object, codec: Codec | None, columns: Sequence[str] | None, held: pa.Schema | None
-) -> Iterator[bytes]:
-    encoding = Encoding(Format.CSV, codec)
-    names = sample_csv(store, object, encoding, None).names
+def _csv(file: FileSlice, columns: Sequence[str] | None, held: pa.Schema | None) -> Iterator[bytes]:
+    names = sample_csv(file, None).names
     if not names:
         return
-    refuse_unknown(object.uri, columns or (), names)
+    refuse_unknown(file.uri, columns or (), names)
     # What its first values look like need not hold for those that follow.
     types = {} if held is None else dict(zip(held.names, told_as_text(held).types, strict=True))
     wanted = names if columns is None else dict.fromkeys(columns)
     schema = pa.schema([(name, types.get(name, pa.string())) for name in wanted])
     # Declared, so that a null is none of its texts, which are quoted.
-    encoding = replace(encoding, how=ReadAs(Format.CSV, schema))
-    for table in read_csv(store, object, encoding, schema, partial(broken_row, object)):
+    declared = replace(file, encoding=replace(file.encoding, how=ReadAs(Format.CSV, schema)))
+    for table in read_csv(declared, schema, partial(broken_row, file.object)):
         for line in json_lines(table):
             yield line[:-1]

@@ -32,6 +32,7 @@ from curate.errors import (
 )
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_schema import TEXTS_AND
 from curate.formats.read.json_values import JSON_TEXT, json_text
 from curate.formats.rows import sample_schema
@@ -102,7 +103,7 @@ def first_schema(
         how, wanted = encoding(item.uri), columns
         while True:
             try:
-                return sample_schema(store_of(item.uri), item, how, wanted, json_bytes)
+                return sample_schema(FileSlice(store_of(item.uri), item, how), wanted, json_bytes)
             except MissingColumn as error:
                 if how.format is not Format.JSONL or error.column in required or not (wanted and error.column):
                     return error

@@ -22,6 +22,7 @@ from curate.errors import ConfigError, CorruptInput, PermissionDenied, SchemaMis
 from curate.formats.encoding import Encoding, Format, ReadAs, detect
 from curate.formats.file_columns import PATH, file_columns, partition_schema, with_file_columns
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.parquet_file import read_footer
 from curate.formats.rows import SAMPLED_FILES, check_declared, known_schema, sample_schema
 from curate.ledger.packed import BLOCK_ROWS
@@ -223,7 +224,7 @@ class Files(FileShards):
 
         def groups(item: Object) -> tuple[int, int]:
             encoding = detect(item.uri, self.how)
-            found = row_groups(open_store(item.uri), item, encoding, view.filters, self.schema)
+            found = row_groups(FileSlice(open_store(item.uri), item, encoding), view.filters, self.schema)
             return sum(one.left_out_by is None for one in found), len(found)
 
         with ThreadPoolExecutor(READERS) as pool:
@@ -327,7 +328,8 @@ def _warn_of_absent(source: Files, how: ReadAs) -> None:
     for item in objects_in(source.listing.filter(pc.greater(source.listing["size"], 0)).slice(0, 1)):
         own = replace(how, schema=None, partitions=None, include_paths=False)
         try:
-            there = sample_schema(open_store(item.uri), item, detect(item.uri, own), None, MORE_BYTES).names
+            file = FileSlice(open_store(item.uri), item, detect(item.uri, own))
+            there = sample_schema(file, None, MORE_BYTES).names
         except (ConfigError, CorruptInput, PermissionDenied):
             return
         known = frozenset((*there, *file_columns(how).names))

@@ -18,14 +18,14 @@ from curate.arrow.schema import plain, widens
 from curate.dataclass import dataclass, replace
 from curate.formats.encoding import Encoding, Format
 from curate.formats.file_columns import file_columns, filled_in
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.parquet_file import broken, refuse_damaged_chunks
 from curate.formats.rows import read
 from curate.formats.statistics import misled_by_statistics
 from curate.objects.bad_line import RowNumbers
 from curate.objects.places import with_places
-from curate.objects.stream import StoredStream
 from curate.pipeline.shard_books import ShardBooks, counted
-from curate.storage.protocol import Object, Store
+from curate.storage.protocol import Store
 from curate.tasks.shard import Shard, SliceKind
 
 Filters = Sequence[tuple[Any, str]]
@@ -42,11 +42,11 @@ class RowGroup:
     """The number of the first filter that drops all of its rows; None: it is to be read."""
 
 
-def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filters, schema: pa.Schema) -> list[RowGroup]:
+def row_groups(file: FileSlice, filters: Filters, schema: pa.Schema) -> list[RowGroup]:
     """Returns the row groups of a file that is read as `schema`, with what is known of them. Raises CorruptInput."""
     import pyarrow.dataset as pads
 
-    with StoredStream(store, object) as stored, broken(stored):
+    with file.open_stored() as stored, broken(stored):
         fragment = pads.ParquetFileFormat().make_fragment(pa.PythonFile(stored, mode="r"))
         there, metadata = fragment.physical_schema, fragment.metadata
         refuse_damaged_chunks(stored, metadata)
@@ -54,7 +54,7 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
     if not metadata.num_rows:
         # Where no row has told its columns, there is none for a filter to look at.
         return groups
-    names, times = frozenset(file_columns(encoding.how).names), Counter(there.names)
+    names, times = frozenset(file_columns(file.how).names), Counter(there.names)
     of_file = pa.schema([field for field in schema if field.name in names])
     inside = pa.schema([field for field in schema if field.name not in names])
     for field in inside:
@@ -66,7 +66,7 @@ def row_groups(store: Store, object: Object, encoding: Encoding, filters: Filter
     for number, (expression, _) in enumerate(filters):
         looked_at = columns_of(expression, schema)
         if looked_at and looked_at <= set(of_file.names):
-            (row,) = filled_in(object.uri, iter([pa.table({"": [None]})]), of_file, encoding.how)
+            (row,) = filled_in(file.uri, iter([pa.table({"": [None]})]), of_file, file.how)
             left = {one.number for one in groups} if filter_by(row, expression).num_rows else set[int]()
         elif looked_at <= set(inside.names) and not misled_by_statistics(expression, inside):
             try:
@@ -103,72 +103,55 @@ def slice_rows(
     `filters` are the first steps over the rows, if these are filters, and are looked at in Parquet files only, where no
     places are asked for. `declared`: somebody has said which columns there are, so that others are left out on purpose.
     """
+    file = FileSlice.of(store, shard, encoding)
     if filters and not places and encoding.format is Format.PARQUET:
         # Of row groups that are left out, nobody counts the rows.
         tally.numbers = None
-        return counted(_read_filtered(store, shard, encoding, filters, schema, batch_rows, tally), tally)
-    object, slice_of = Object(shard.uri, shard.object_bytes, shard.generation), (shard.kind, shard.start, shard.stop)
+        return counted(_read_filtered(file, filters, schema, batch_rows, tally), tally)
     told = tally.bad_row, tally.blank_line, None if declared else tally.other_keys
     tally.numbers = numbers = RowNumbers(unit=encoding.unit)
-    tables = read(store, object, encoding, *slice_of, schema, batch_rows, *told)
+    tables = read(file, schema, batch_rows, *told)
     return counted(with_places(tables, shard, numbers, places) if places else tables, tally)
 
 
 def _read_filtered(
-    store: Store,
-    shard: Shard,
-    encoding: Encoding,
-    filters: Filters,
-    schema: pa.Schema,
-    batch_rows: int,
-    tally: ShardBooks,
+    file: FileSlice, filters: Filters, schema: pa.Schema, batch_rows: int, tally: ShardBooks
 ) -> Iterator[pa.Table]:
-    """Yields the rows of a shard of a Parquet file as `schema`, as `read` does, but for row groups that one of the
+    """Yields the rows of a slice of a Parquet file as `schema`, as `read` does, but for row groups that one of the
     filters drops whole: these are booked."""
-    object = Object(shard.uri, shard.object_bytes, shard.generation)
-    groups = row_groups(store, object, encoding, filters, schema)
-    if shard.kind is not SliceKind.WHOLE:
-        groups = groups[shard.start : shard.stop]
+    groups = row_groups(file, filters, schema)[file.start : file.stop]
     if all(one.left_out_by is None for one in groups):
-        slice_of = (shard.kind, shard.start, shard.stop)
-        yield from read(store, object, encoding, *slice_of, schema, batch_rows, tally.bad_row)
+        yield from read(file, schema, batch_rows, tally.bad_row)
         return
     for left_out_by, found in groupby(groups, key=lambda one: one.left_out_by):
         some = list(found)
-        at = (SliceKind.ROW_GROUPS, some[0].number, some[-1].number + 1)
+        part = file.part(SliceKind.ROW_GROUPS, some[0].number, some[-1].number + 1)
         if left_out_by is None:
-            yield from read(store, object, encoding, *at, schema, batch_rows, tally.bad_row)
+            yield from read(part, schema, batch_rows, tally.bad_row)
             continue
         rows = left = sum(one.rows for one in some)
         tally.books.rows_in += rows
         before, (_, reason) = filters[:left_out_by], filters[left_out_by]
-        for dropped, own in _dropped(store, object, encoding, at, before, schema, batch_rows, tally):
+        for dropped, own in _dropped(part, before, schema, batch_rows, tally):
             tally.drop(dropped, own)
             left -= dropped
         tally.drop(left, reason)
 
 
 def _dropped(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    at: tuple[SliceKind, int, int],
-    filters: Filters,
-    schema: pa.Schema,
-    batch_rows: int,
-    tally: ShardBooks,
+    file: FileSlice, filters: Filters, schema: pa.Schema, batch_rows: int, tally: ShardBooks
 ) -> Iterator[tuple[int, str]]:
     """Yields how many rows of some row groups filters drop, each with its reason; reads what they look at alone."""
     if not filters:
         return
-    of_file = file_columns(encoding.how).names
+    of_file = file_columns(file.how).names
     # One inside at least, which tells how many rows there are.
     inside = next(name for name in schema.names if name not in of_file)
     names = {inside}.union(*(columns_of(expression, schema) for expression, _ in filters))
     looked_at = pa.schema([field for field in schema if field.name in names])
-    how = None if encoding.how is None else replace(encoding.how, whole=False, beside=None)
-    narrow = replace(encoding, how=how, job_reads_all=False)
-    for table in read(store, object, narrow, *at, looked_at, batch_rows, tally.bad_row):
+    how = None if file.how is None else replace(file.how, whole=False, beside=None)
+    narrow = replace(file, encoding=replace(file.encoding, how=how, job_reads_all=False))
+    for table in read(narrow, looked_at, batch_rows, tally.bad_row):
         for expression, reason in filters:
             kept = filter_by(table, expression)
             yield table.num_rows - kept.num_rows, reason

@@ -20,6 +20,7 @@ from curate.clock import Clock
 from curate.dataclass import dataclass, field
 from curate.errors import ConfigError, SchemaMismatch
 from curate.formats.encoding import Format, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.rows import read
 from curate.graph.entry import run
 from curate.job.job import Job
@@ -31,7 +32,6 @@ from curate.objects.record import OF_TOKENS
 from curate.observe.preview import broken_row
 from curate.operators.convert import rows_to_table
 from curate.stores.local import LocalStore
-from curate.tasks.shard import SliceKind
 from curate.testing.clock import FakeClock
 
 _BATCH_ROWS = 100_000
@@ -182,5 +182,5 @@ def _rows(path: Path, schema: pa.Schema) -> Iterator[pa.Table]:
         store = LocalStore()
         object = store.stat(str(path))
         told = partial(broken_row, object)
-        for table in read(store, object, encoding, SliceKind.WHOLE, 0, object.size, schema, _BATCH_ROWS, told):
+        for table in read(FileSlice(store, object, encoding), schema, _BATCH_ROWS, told):
             yield table.cast(schema)

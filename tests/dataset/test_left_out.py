@@ -229,7 +229,7 @@ def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     job = Filter(where=["n > 2", "s != 'b'", "n < 5"])
     seen: list[Any] = []
     read = reading.read
-    monkeypatch.setattr(reading, "read", lambda *given: seen.append((given[1].uri, *given[4:6])) or read(*given))
+    monkeypatch.setattr(reading, "read", lambda file, *rest: seen.append(file) or read(file, *rest))
     made = [run_job(job, f"{root}/{source}", f"{root}/out-{source}") for source in ("lines", "in")]
     assert books(made[0]) == books(made[1])
     wanted = [row for row in table.to_pylist() if 2 < row["n"] < 5 and row["s"] != "b"]
@@ -237,7 +237,7 @@ def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
         found = pq.read_table(pa.BufferReader(MemoryStore().read(f"{root}/out-{source}/0.parquet")))
         assert found.to_pylist() == wanted
     # The fourth and the fifth row group, whole; and of the last one what the first two conditions look at.
-    assert {(first, end) for uri, first, end in seen if uri.endswith(".parquet")} == {(3, 5), (5, 6)}
+    assert {(file.start, file.stop) for file in seen if file.uri.endswith(".parquet")} == {(3, 5), (5, 6)}
 
 
 def test_folders() -> None:

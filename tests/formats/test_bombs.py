@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from curate.arrow.batches import rechunk
 from curate.errors import CorruptInput
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read import csv, parquet
 from curate.formats.rows import read, sample_schema
-from curate.tasks.shard import SliceKind
 from tests.support.fake_store import FakeStore
 
 RECHUNK = sys.modules["curate.arrow.batches"]  # in the package its function has that name
@@ -30,9 +30,8 @@ TEXT = "".join(map(str, range(20_000)))[: 64 * KIB]
 
 def tables(name: str, data: bytes, batch_rows: int = 16_384) -> Any:
     store = FakeStore()
-    object = store.put(name, data)
-    schema = sample_schema(store, object, detect(name))
-    return read(store, object, detect(name), SliceKind.WHOLE, 0, 0, schema, batch_rows, lambda row: None)  # noqa: ARG005
+    file = FileSlice(store, store.put(name, data), detect(name))  # type: ignore[arg-type]
+    return read(file, sample_schema(file), batch_rows, lambda row: None)  # noqa: ARG005
 
 
 def stored(table: pa.Table, **how: Any) -> bytes:
@@ -94,10 +93,9 @@ def test_a_row_that_no_one_wrote_is_refused_before_it_is_decoded(name: str) -> N
         list(tables("a.parquet", data))
     assert pa.default_memory_pool().max_memory() == before
     store = FakeStore()
-    object = store.put("a.parquet", data)
-    rest = (SliceKind.WHOLE, 0, 0, pa.schema([("n", pa.int64())]), 9, print)
     how = ReadAs(Format.PARQUET, whole=False)
-    assert [len(one) for one in read(store, object, detect("a.parquet", how), *rest)] == [1]  # type: ignore[arg-type]
+    file = FileSlice(store, store.put("a.parquet", data), detect("a.parquet", how))  # type: ignore[arg-type]
+    assert [len(one) for one in read(file, pa.schema([("n", pa.int64())]), 9, print)] == [1]
 
 
 def test_a_row_of_one_text_many_times_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +158,6 @@ def test_a_line_that_never_ends_is_refused(name: str, monkeypatch: pytest.Monkey
     object = store.put(name, data)
     how = ReadAs(Format.TEXT, text_encoding="utf-16-le") if name.startswith("utf") else None
     schema = pa.schema([("text", pa.string())]) if "txt" in name else pa.schema([("a", pa.string())])
-    reading = read(store, object, detect(name, how), SliceKind.WHOLE, 0, 0, schema, 9, print)  # type: ignore[arg-type]
+    reading = read(FileSlice(store, object, detect(name, how)), schema, 9, print)  # type: ignore[arg-type]
     with pytest.raises(CorruptInput, match=r"(larger than|of more than) .*(split it|JSON lines|not closed\?)"):
         list(reading)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from curate.arrow.unknown import is_of_no_rows, told_as_text
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read import csv
 from curate.formats.rows import read, sample_schema
-from curate.tasks.shard import SliceKind
 from tests.support.fake_store import FakeStore
 from tests.support.reading import read_all
 
@@ -32,7 +32,7 @@ def rows_of(data: bytes, schema: pa.Schema = SCHEMA, name: str = "a.csv") -> Any
 def sampled(data: bytes, wanted: Any = None, name: str = "a.csv") -> pa.Schema:
     store = FakeStore()
     object = store.put(name, data)
-    return sample_schema(store, object, detect(object.uri), wanted)
+    return sample_schema(FileSlice(store, object, detect(object.uri)), wanted)
 
 
 TEXT = st.text(st.sampled_from('ab",\né '), max_size=8)
@@ -272,5 +272,5 @@ def test_a_value_that_would_have_told_another_type_is_a_bad_row_behind_those_tha
     store = FakeStore()
     object = store.put("a.csv", data)
     for how in (replace(detect("a.csv"), typed=frozenset([""])), detect("a.csv", ReadAs(Format.CSV, schema=schema))):
-        tables = list(read(store, object, how, SliceKind.WHOLE, 0, 0, schema, 9, pytest.fail))
+        tables = list(read(FileSlice(store, object, how), schema, 9, pytest.fail))
         assert tables[0].num_rows == 4

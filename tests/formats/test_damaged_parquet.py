@@ -14,6 +14,7 @@ import pytest
 
 from curate.errors import CorruptInput, CurateError
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.parquet import _refuse_numbers, row_groups
 from curate.formats.rows import sample_schema
 from tests.support.fake_store import FakeStore
@@ -46,7 +47,7 @@ def read_flipped(bits: range) -> str:
         object = store.put("a.parquet", bytes(spoiled))
         try:
             row_groups(store, object)
-            sample_schema(store, object, detect(object.uri))
+            sample_schema(FileSlice(store, object, detect(object.uri)))
             rows, bad = read_all(store, object, TABLE.schema)
         except CurateError as error:
             if "a.parquet" not in str(error):
@@ -155,5 +156,5 @@ def test_rows_that_its_row_groups_do_not_have_are_told(store: FakeStore) -> None
         if sum(rows) != metadata.num_rows:
             found += 1
             with pytest.raises(CorruptInput, match=r"its row groups have -?[0-9,]+ rows, its footer says"):
-                sample_schema(store, store.put("a.parquet", bytes(spoiled)), detect("a.parquet"))
+                sample_schema(FileSlice(store, store.put("a.parquet", bytes(spoiled)), detect("a.parquet")))
     assert found > 2

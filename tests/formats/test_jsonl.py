@@ -16,6 +16,7 @@ from curate.arrow.types import contains
 from curate.arrow.unknown import NAMES_ALONE, exact
 from curate.errors import ConfigError, CorruptInput, PermissionDenied, TransientStorageError
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_values import JSON_TEXT
 from curate.formats.read.jsonl import read_jsonl
 from curate.formats.rows import read, sample_schema
@@ -261,7 +262,7 @@ def test_whole_numbers_are_decimals_and_counts_of_a_unit(
     store = FakeStore()
     object = store.put("a.jsonl", "".join(written).encode())
     misfits: list[RejectedRow] = []
-    tables = list(read_jsonl(store, object, None, 0, None, schema, misfits.append))  # type: ignore[arg-type]
+    tables = list(read_jsonl(FileSlice(store, object, detect(object.uri)), schema, misfits.append))  # type: ignore[arg-type]
     column = pa.concat_tables(tables)["v"].combine_chunks()
     found = column.flatten() if within else column
     if pa.types.is_decimal(type):
@@ -320,7 +321,7 @@ def test_an_error_of_the_callback_passes_through() -> None:
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        list(read(store, object, detect(object.uri), SliceKind.WHOLE, 0, 0, SCHEMA, 10, refuse))
+        list(read(FileSlice(store, object, detect(object.uri)), SCHEMA, 10, refuse))
 
 
 def test_slices_of_compressed_files_are_refused() -> None:
@@ -334,7 +335,7 @@ def test_slices_of_compressed_files_are_refused() -> None:
 def sampled(rows: str, wanted: Any = None) -> pa.Schema:
     store = FakeStore()
     object = store.put("a.jsonl", rows.encode())
-    return sample_schema(store, object, detect(object.uri), wanted)
+    return sample_schema(FileSlice(store, object, detect(object.uri)), wanted)
 
 
 @pytest.mark.parametrize(
@@ -555,7 +556,7 @@ def test_the_last_line_tells_the_schema_whether_or_not_it_ends(
         for last in (b"", end, end * 2):
             data, name = end.join(rows) + last, f"a.jsonl{SUFFIX[codec] if codec else ''}"
             object = store.put(name, PACK[codec](data) if codec else data)
-            assert sample_schema(store, object, detect(name)).equals(schema), (end, last)
+            assert sample_schema(FileSlice(store, object, detect(name))).equals(schema), (end, last)
 
 
 def test_a_row_longer_than_a_block_is_sampled_and_read() -> None:

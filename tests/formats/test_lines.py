@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from curate.errors import CorruptInput
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.text import LINES_SCHEMA
 from curate.formats.rows import read
 from curate.objects import lines as module
@@ -100,13 +101,13 @@ def test_the_rows_of_all_slices_are_those_of_the_file(name: str, how: ReadAs | N
     def taken(data: bytes, *slice: Any) -> tuple[list[Any], list[Any], int]:
         store, bad, blank = FakeStore(), list[RejectedRow](), list[int]()
         told = bad.append, blank.append
-        tables = list(read(store, store.put(name, data), encoding, *slice, schema, 1000, *told))
+        tables = list(read(FileSlice(store, store.put(name, data), encoding, *slice), schema, 1000, *told))
         rows = [row for table in tables for row in table.to_pylist()]
         return rows, [(one.reason, one.raw) for one in bad], len(blank)
 
     for count, end, ends in itertools.product([1, 2, 7], [b"\n", b"\r\n"], [True, False]):
         data = mark + end.join(LINES[name][:count]) + (end if ends else b"")
-        whole = taken(data, SliceKind.WHOLE, 0, 0)
+        whole = taken(data)
         for size in range(1, len(data)):
             parts = [taken(data, SliceKind.BYTES, *edges) for edges in split_bytes(len(data), size)]
             rows, bad, blank = zip(*parts, strict=True)
@@ -163,7 +164,7 @@ def test_what_is_of_another_format_is_refused_whatever_its_name_says(what: str, 
     object = store.put(name, _of_another_format(what))
     schema = pa.schema([("text", pa.string())])
     with pytest.raises(CorruptInput, match=rf"^{name}: .*{what.removesuffix(' of no rows')}.*, expected text; "):
-        list(read(store, object, detect(name), SliceKind.WHOLE, 0, 0, schema, 1000, [].append, [].append))
+        list(read(FileSlice(store, object, detect(name)), schema, 1000, [].append, [].append))
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from curate.errors import TooManyBadRows
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read import csv, gathered
 from curate.formats.rows import read, sample_schema
 from curate.objects import stream
@@ -17,7 +18,6 @@ from curate.objects.bad_line import RejectedRow
 from curate.objects.stream import DecompressedStream
 from curate.objects.tf_example import example_class, frame
 from curate.pipeline.shard_books import BadRowBudget, ShardBooks
-from curate.tasks.shard import SliceKind
 from tests.support.fake_store import FakeStore
 
 GOOD, BAD = 1200, 8000
@@ -57,7 +57,7 @@ class Reading:
     def __init__(self, name: str, patch: pytest.MonkeyPatch) -> None:
         self.data = FILES[name]()
         self.store: Any = FakeStore()
-        self.object, self.encoding = self.store.put(name, self.data), detect(name)
+        self.file = FileSlice(self.store, self.store.put(name, self.data), detect(name))
         self._read_bytes: dict[DecompressedStream, int] = {}
         as_it_is = DecompressedStream.read
 
@@ -70,7 +70,7 @@ class Reading:
         for module in (csv, gathered, stream):
             patch.setattr(module, "BLOCK_BYTES", BLOCK_BYTES)
         patch.setattr(gathered, "_BLOCK_ROWS", 500)
-        self.schema = sample_schema(self.store, self.object, self.encoding)
+        self.schema = sample_schema(self.file)
         self._read_bytes.clear()
 
     @property
@@ -79,7 +79,7 @@ class Reading:
         return max(self._read_bytes.values()) / len(self.data)
 
     def rows(self, on_bad_row: Any) -> int:
-        tables = read(self.store, self.object, self.encoding, SliceKind.WHOLE, 0, 0, self.schema, 100, on_bad_row)
+        tables = read(self.file, self.schema, 100, on_bad_row)
         return sum(table.num_rows for table in tables)
 
 

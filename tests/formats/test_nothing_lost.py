@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError, SchemaMismatch
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read import json_array
 from curate.formats.rows import read, sample_schema
 from curate.ledger.summary import RunState
 from curate.objects import stream
 from curate.objects.bad_line import NO_COLUMNS, RejectedRow
 from curate.sources.files import files
-from curate.tasks.shard import SliceKind
 from tests.support.fake_store import FakeStore
 from tests.support.writes import failed_write
 
@@ -44,9 +44,9 @@ def taken(name: str, data: bytes) -> tuple[list[dict[str, Any]], list[RejectedRo
     store = FakeStore()
     object = store.put(name, data)
     encoding = detect(name)
-    schema = sample_schema(store, object, encoding)
+    schema = sample_schema(FileSlice(store, object, encoding))
     bad: list[RejectedRow] = []
-    tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 1000, bad.append))
+    tables = list(read(FileSlice(store, object, encoding), schema, 1000, bad.append))
     return [row for table in tables for row in table.to_pylist()], bad
 
 
@@ -292,7 +292,7 @@ def test_a_first_file_that_has_a_column_twice_is_refused_with_what_to_do() -> No
     store = FakeStore()
     object = store.put("1.parquet", stream.getvalue())
     with pytest.raises(ConfigError, match=r"column 'a' is in 1\.parquet 2 times; write it again, each with a name"):
-        sample_schema(store, object, detect(object.uri))
+        sample_schema(FileSlice(store, object, detect(object.uri)))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -311,10 +311,10 @@ def test_a_later_file_that_has_a_column_twice_is_refused(suffix: str, how: str) 
     given = {"job": None, "dataset": ReadAs(Format(suffix), first="1"), "declared": ReadAs(Format(suffix), held)}[how]
     encoding = detect(object.uri, given)
     with pytest.raises(SchemaMismatch, match=rf"^2\.{suffix}: column 'a' occurs 2 times"):
-        list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, held, 9, [].append))
+        list(read(FileSlice(store, object, encoding), held, 9, [].append))
     if given is None or given.schema is None:
         part = detect(object.uri, None if given is None else replace(given, whole=False))
-        [table] = read(store, object, part, SliceKind.WHOLE, 0, 0, held.remove(0), 9, [].append)
+        [table] = read(FileSlice(store, object, part), held.remove(0), 9, [].append)
         assert table.to_pylist() == [{"b": 3}]
 
 

@@ -25,6 +25,7 @@ from curate.errors import (
     TransientStorageError,
 )
 from curate.formats.encoding import Encoding, Format, ReadAs
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.npy import ArrayHeader, read_npy, sample_npy
 from curate.objects.record import OutputFormat, read_record
 from curate.observe.job import find_job
@@ -35,6 +36,7 @@ from tests.support.fake_store import FakeStore
 from tests.support.writes import file_of, slices
 
 RECORD: dict[str, Any] = {"shard": "a"}
+ENCODING = Encoding(Format.NUMPY, how=ReadAs(Format.NUMPY))
 ARRAYS = {
     "floats": np.arange(12, dtype="f4").reshape(3, 2, 2),
     "numbers": np.arange(5, dtype="u2"),
@@ -99,9 +101,8 @@ def test_what_lies_behind_an_array_is_no_row_that_is_lost(first: Any, behind: by
     """`numpy.save` appends to a file that is open, and `numpy.load` reads the first array without a word."""
     store = FakeStore()
     object = store.put("a.npy", stored(first) + behind)
-    encoding = Encoding(Format.NUMPY, how=ReadAs(Format.NUMPY))
-    schema = sample_npy(store, object, None) or pa.schema([("data", pa.float64())])  # type: ignore[arg-type]
-    tables = read_npy(store, object, encoding, schema)  # type: ignore[arg-type]
+    file = FileSlice(store, object, ENCODING)  # type: ignore[arg-type]
+    tables = read_npy(file, sample_npy(file) or pa.schema([("data", pa.float64())]))
     if refused:
         with pytest.raises(CorruptInput, match=rf"^a\.npy: {refused}"):
             list(tables)
@@ -114,7 +115,7 @@ def test_a_shape_below_nothing_is_no_array_without_rows() -> None:
     store = FakeStore()
     object = store.put("a.npy", stored(np.ones((3, 2))).replace(b"(3, 2)", b"(-3,2)"))
     with pytest.raises(CorruptInput, match=r"has the shape \(-3, 2\)"):
-        sample_npy(store, object, None)  # type: ignore[arg-type]
+        sample_npy(FileSlice(store, object, ENCODING))  # type: ignore[arg-type]
 
 
 def test_versions_and_compression(tmp_path: Path) -> None:
@@ -135,9 +136,8 @@ def test_texts_are_what_numpy_says(texts: list[str], kind: str) -> None:
     array = np.array([one.encode() for one in texts] if kind == "S" else texts, kind)
     store = FakeStore()
     object = store.put("a.npy", stored(array))
-    how = ReadAs(Format.NUMPY)
-    schema = sample_npy(store, object, None)  # type: ignore[arg-type]
-    [table] = read_npy(store, object, Encoding(Format.NUMPY, how=how), schema)  # type: ignore[arg-type]
+    file = FileSlice(store, object, ENCODING)  # type: ignore[arg-type]
+    [table] = read_npy(file, sample_npy(file))
     assert table["data"].to_pylist() == array.tolist()
     made = curate.range(len(array)).map_batches(lambda _: {"data": array}, batch_size=len(array))
     for ds in (curate.from_numpy(array), made):
@@ -161,7 +161,7 @@ def test_what_is_wrong_with_the_way_to_a_file_is_not_wrong_with_the_file(error: 
     object = store.put("a.npy", stored(np.arange(3)))
     store.fail = error
     with pytest.raises(type(error), match=str(error)):
-        sample_npy(store, object, None)  # type: ignore[arg-type]
+        sample_npy(FileSlice(store, object, ENCODING))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,6 @@ def test_spoiled_files_end_in_an_error_of_curate(cut: int, at: int, value: int) 
     """Also those that say that they have more rows than any memory."""
     from curate.formats.encoding import detect
     from curate.formats.rows import read, sample_schema
-    from curate.tasks.shard import SliceKind
 
     data = bytearray(stored(np.arange(30.0).reshape(10, 3)))
     data[min(at, len(data) - 1)] = value
@@ -202,9 +201,9 @@ def test_spoiled_files_end_in_an_error_of_curate(cut: int, at: int, value: int) 
     object = store.put("a.npy", bytes(data[: max(1, len(data) - cut)]))
     encoding = detect("a.npy")
     try:
-        schema = sample_schema(store, object, encoding)  # type: ignore[arg-type]
+        schema = sample_schema(FileSlice(store, object, encoding))  # type: ignore[arg-type]
         bad: list[Any] = []
-        for table in read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, 9, bad.append):  # type: ignore[arg-type]
+        for table in read(FileSlice(store, object, encoding), schema, 9, bad.append):  # type: ignore[arg-type]
             table.validate(full=True)
     except CurateError:
         pass

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.parquet import row_groups
 from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
@@ -104,16 +105,15 @@ def test_the_sampled_schema_is_the_footers_without_what_is_not_its_values(store:
         ),
     )
     object = put(store, table)
+    file = FileSlice(store, object, detect(object.uri))
     expected = pa.schema([("a", pa.int64()), ("d", pa.string())])
-    assert sample_schema(store, object, detect(object.uri)).equals(expected, check_metadata=True)
+    assert sample_schema(file).equals(expected, check_metadata=True)
     wanted = {"d": None, "a": pa.float64()}
-    assert sample_schema(store, object, detect(object.uri), wanted) == pa.schema(
-        [("d", pa.string()), ("a", pa.float64())]
-    )
+    assert sample_schema(file, wanted) == pa.schema([("d", pa.string()), ("a", pa.float64())])
     with pytest.raises(ConfigError, match=r"column 'd' of a\.parquet is string; it cannot be read as int64"):
-        sample_schema(store, object, detect(object.uri), {"d": pa.int64()})
+        sample_schema(file, {"d": pa.int64()})
     with pytest.raises(ConfigError, match=r"no column 'x' in a\.parquet; it has 'a', 'd'"):
-        sample_schema(store, object, detect(object.uri), {"x": None})
+        sample_schema(file, {"x": None})
 
 
 @pytest.mark.parametrize("below", ["nothing", "struct", "list", "map", "list of one size", "view of lists"])
@@ -130,13 +130,14 @@ def test_texts_that_are_views_are_read_as_plain_ones(store: FakeStore, below: st
         "view of lists": ([["a"], None], pa.list_view(text), pa.list_view(text)),
     }[below]
     object = put(store, pa.table({"a": [1, None], "v": pa.array(values, found)}))
-    schema = sample_schema(store, object, detect(object.uri))
+    file = FileSlice(store, object, detect(object.uri))
+    schema = sample_schema(file)
     assert schema.field("v").type == expected
     rows, _ = read_all(store, object, schema)
     assert [row["v"] for row in rows] == pa.array(values, expected).to_pylist()
     held = pa.schema([pa.field("a", pa.int64(), nullable=False), schema.field("v")])
     bad: list[RejectedRow] = []
-    (kept,) = read(store, object, detect(object.uri), SliceKind.WHOLE, 0, 0, held, 1000, bad.append)
+    (kept,) = read(file, held, 1000, bad.append)
     assert (kept["a"].to_pylist(), len(bad)) == ([1], 1)
 
 

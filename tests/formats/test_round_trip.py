@@ -12,9 +12,9 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.rows import check_declared, read
 from curate.objects.record import OutputFormat
-from curate.tasks.shard import SliceKind
 from curate.writers.jsonl import json_lines
 from curate.writers.writer import suffix
 from tests.support.fake_store import FakeStore
@@ -119,8 +119,8 @@ def read_back(data: bytes, format: OutputFormat, schema: pa.Schema) -> pa.Table:
     held = check_declared("read", READ[format], schema)
     how = ReadAs(READ[format], held)
     bad: list[Any] = []
-    rest = (SliceKind.WHOLE, 0, 0, held, 1000, bad.append)
-    tables = list(read(store, object, detect(object.uri, how), *rest))  # type: ignore[arg-type]
+    file = FileSlice(store, object, detect(object.uri, how))  # type: ignore[arg-type]
+    tables = list(read(file, held, 1000, bad.append))
     assert bad == []
     return pa.concat_tables([held.empty_table(), *tables])
 

@@ -7,6 +7,7 @@ import pytest
 
 from curate.errors import ConfigError
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.text import TEXT_SCHEMA
 from curate.formats.rows import sample_schema
 from curate.tasks.shard import SliceKind
@@ -29,10 +30,10 @@ def test_a_slice_numbers_its_own_lines(store: FakeStore) -> None:
 
 
 def test_the_schema_is_fixed(store: FakeStore) -> None:
-    object = store.put("a.txt", b"")
-    assert sample_schema(store, object, detect("a.txt")) == TEXT_SCHEMA
-    assert sample_schema(store, object, detect("a.txt"), {"text": None}) == pa.schema([("text", pa.string())])
+    file = FileSlice(store, store.put("a.txt", b""), detect("a.txt"))
+    assert sample_schema(file) == TEXT_SCHEMA
+    assert sample_schema(file, {"text": None}) == pa.schema([("text", pa.string())])
     with pytest.raises(ConfigError, match=r"no column 'txt' in a\.txt; did you mean 'text'\?; it has 'line', 'text'"):
-        sample_schema(store, object, detect("a.txt"), {"txt": None})
+        sample_schema(file, {"txt": None})
     with pytest.raises(ConfigError, match=r"column 'line' of a text file is int64, found string declared"):
-        sample_schema(store, object, detect("a.txt"), {"line": pa.string()})
+        sample_schema(file, {"line": pa.string()})

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.rows import sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.quarantine import read_quarantine
@@ -51,7 +52,7 @@ def framed(*records: bytes) -> bytes:
 def read_file(data: bytes, schema: pa.Schema | None = None) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     store: Any = FakeStore()
     object, encoding = store.put("a.tfrecords", data), detect("a.tfrecords")
-    schema = sample_schema(store, object, encoding) if schema is None else schema
+    schema = sample_schema(FileSlice(store, object, encoding)) if schema is None else schema
     return rows_of(store, object, encoding, schema, 3)
 
 

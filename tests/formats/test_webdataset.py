@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import curate
 from curate.errors import ConfigError, CorruptInput, CurateError
 from curate.formats.encoding import Format, ReadAs, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.read import gathered
 from curate.formats.rows import sample_schema
 from curate.objects.bad_line import RejectedRow
@@ -57,7 +58,7 @@ def image(format: str, mode: str = "RGB") -> bytes:
 def read_file(data: bytes, how: ReadAs | None = None, name: str = "a.tar") -> tuple[list[Any], list[RejectedRow]]:
     store: Any = FakeStore()
     object, encoding = store.put(name, data), detect(name, how)
-    schema = sample_schema(store, object, encoding)
+    schema = sample_schema(FileSlice(store, object, encoding))
     return rows_of(store, object, encoding, schema, 3)
 
 

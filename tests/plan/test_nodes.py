@@ -45,9 +45,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, list[str
     found: list[tuple[str, int, int, list[str]]] = []
     whole = slice_rows.read
 
-    def read(store: Any, object: Any, encoding: Any, kind: Any, start: int, stop: int, schema: Any, *rest: Any) -> Any:
-        found.append((object.uri.rpartition("/")[2], start, stop, schema.names))
-        return whole(store, object, encoding, kind, start, stop, schema, *rest)
+    def read(file: Any, schema: Any, *rest: Any) -> Any:
+        found.append((file.uri.rpartition("/")[2], file.start, file.stop or 0, schema.names))
+        return whole(file, schema, *rest)
 
     monkeypatch.setattr(slice_rows, "read", read)
     return found

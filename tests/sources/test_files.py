@@ -199,9 +199,9 @@ class TestBundles:
         opened: list[str] = []
         whole_read = slice_rows.read
 
-        def read(store: Any, object: Any, *rest: Any) -> Iterator[Any]:
-            opened.append(object.uri)
-            return whole_read(store, object, *rest)
+        def read(file: Any, *rest: Any) -> Iterator[Any]:
+            opened.append(file.uri)
+            return whole_read(file, *rest)
 
         monkeypatch.setattr(slice_rows, "read", read)
         assert curate.read_json(tmp_path).take(20) == ROWS[:20]

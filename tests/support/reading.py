@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.formats.encoding import Encoding, detect
+from curate.formats.file_slice import FileSlice
 from curate.formats.rows import read
 from curate.objects.bad_line import RejectedRow
 from curate.storage.protocol import Object
@@ -19,7 +20,7 @@ def rows_of(
 ) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     """Returns the rows of all of an object and the bad rows; checks that every table is what Arrow takes for one."""
     bad: list[RejectedRow] = []
-    tables = list(read(store, object, encoding, SliceKind.WHOLE, 0, 0, schema, batch_rows, bad.append))
+    tables = list(read(FileSlice(store, object, encoding), schema, batch_rows, bad.append))
     for table in tables:
         table.validate(full=True)
     return [row for table in tables for row in table.to_pylist()], bad
@@ -31,14 +32,14 @@ def read_all(
     schema: pa.Schema,
     kind: SliceKind = SliceKind.WHOLE,
     start: int = 0,
-    stop: int = 0,
+    stop: int | None = None,
     batch_rows: int = 1000,
     declared: bool = False,
 ) -> tuple[list[dict[str, Any]], list[RejectedRow]]:
     """Returns the rows and the bad rows; checks that every table is as `read` promises."""
     bad: list[RejectedRow] = []
     encoding = replace(detect(object.uri), typed=frozenset(schema.names if declared else ()))
-    tables = list(read(store, object, encoding, kind, start, stop, schema, batch_rows, bad.append))
+    tables = list(read(FileSlice(store, object, encoding, kind, start, stop), schema, batch_rows, bad.append))
     for table in tables:
         assert table.schema.equals(schema, check_metadata=True)
         assert all(column.num_chunks == 1 for column in table.columns)

@@ -38,11 +38,11 @@ from curate.arrow.unknown import all_nullable, exact, find_nulls, of_no_rows, ro
 from curate.errors import ConfigError, CorruptInput
 from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, RejectedRow, RowNumbers
 from curate.objects.charset import refuse_no_text
 from curate.objects.stream import BLOCK_BYTES, DecompressedStream
-from curate.storage.protocol import Object, Store
 
 _LARGEST_ROW_BYTES = 1 << 28
 SAMPLED_BYTES = 64 << 20
@@ -71,14 +71,12 @@ class _Parser:
     were handed out are skipped.
     """
 
-    def __init__(self, store: Store, object: Object, encoding: Encoding, sample: bool = False) -> None:
+    def __init__(self, file: FileSlice, sample: bool = False) -> None:
         """Reads, of a `sample`, no more than the beginning of the file."""
-        delimiter = encoding.delimiter
-        given = None if encoding.how is None else encoding.how.column_names
+        delimiter = file.encoding.delimiter
+        given = None if file.how is None else file.how.column_names
         self._above = b"" if given is None else header_line(given, delimiter)
-        self._store = store
-        self._object = object
-        self._codec = encoding.codec
+        self._file = file
         self.names: list[str] | None = None
         """The columns that are read; None: all."""
         self._delimiter = delimiter
@@ -118,7 +116,7 @@ class _Parser:
         """Returns the column names; none for an empty file. Raises CorruptInput."""
         while self._header is None:
             try:
-                with DecompressedStream(self._store, self._object, self._codec) as source:
+                with self._file.open() as source:
                     reader = self._open(source, [], is_header=True)
                     self._header = [] if reader is None else [self._utf8(name) for name in reader.schema.names]
             except _EnoughError:
@@ -135,13 +133,13 @@ class _Parser:
         self._block_bytes *= 16
         if self._block_bytes > _LARGEST_ROW_BYTES:
             raise CorruptInput(
-                f"{self._object.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
+                f"{self._file.uri}: a row of more than {_LARGEST_ROW_BYTES >> 20} MiB behind row "
                 f"{self._handed_out}; is a quote not closed?"
             ) from None
 
     def _attempt(self) -> Iterator[pa.Table]:
         names = self.header() if self.names is None else self.names
-        with DecompressedStream(self._store, self._object, self._codec) as source:
+        with self._file.open() as source:
             reader = self._open(source, names)
             if reader is None:
                 return
@@ -205,14 +203,14 @@ class _Parser:
             )
         except pa.ArrowInvalid as error:
             raise CorruptInput(
-                f"{self._object.uri}: a quote in the header is not closed; close it, or remove it"
+                f"{self._file.uri}: a quote in the header is not closed; close it, or remove it"
             ) from error
 
     def _named(self, error: Exception) -> Exception:
         # Of a row that more than two blocks have, Arrow says the one or the other.
         if "straddles two block boundaries" in str(error) or "out of sync with chunker" in str(error):
             return _RowTooLong()
-        return CorruptInput(f"{self._object.uri}: not readable as CSV: {error}")
+        return CorruptInput(f"{self._file.uri}: not readable as CSV: {error}")
 
     def _skip(self, row: Any) -> str:
         number = row.number - 1  # the header is Arrow's row 1
@@ -237,7 +235,7 @@ class _Parser:
         try:
             return name.encode("latin-1").decode()
         except UnicodeDecodeError:
-            raise CorruptInput(f"{self._object.uri}: the header is not UTF-8") from None
+            raise CorruptInput(f"{self._file.uri}: the header is not UTF-8") from None
 
 
 def header_line(names: Sequence[str], delimiter: str) -> bytes:
@@ -359,9 +357,7 @@ def _refuse_other_delimiter(uri: str, names: list[str], encoding: Encoding) -> N
             )
 
 
-def sample_csv(
-    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
-) -> pa.Schema:
+def sample_csv(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
     """Returns the schema of the first block of rows; if there are none, as far as is looked, the header's names.
 
     A column is bool, int64, uint64, float64 or string, the first that all its values are; null if it has none. What
@@ -369,18 +365,18 @@ def sample_csv(
     Raises CorruptInput; ConfigError for a wanted column that is missing, a name that is there twice, and a header that
     seems to have another delimiter.
     """
-    parser = _Parser(store, object, encoding, sample=True)
+    parser = _Parser(file, sample=True)
     names = parser.header()
-    _refuse_other_delimiter(object.uri, names, encoding)
+    _refuse_other_delimiter(file.uri, names, file.encoding)
     times = Counter(names)
     for name, count in times.items():
         if count > 1:
             raise ConfigError(
-                f"column {name!r} is in the header of {object.uri} {count} times; give each a name of its own there"
+                f"column {name!r} is in the header of {file.uri} {count} times; give each a name of its own there"
             )
     for name in wanted or ():
         if names and name not in times:
-            raise missing_column(object.uri, name, names)
+            raise missing_column(file.uri, name, names)
     for found in parser.batches():
         if not found.num_rows:
             continue
@@ -424,17 +420,15 @@ def _with_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(_is_one_of(column, _NULLS), None, column)
 
 
-def read_csv(
-    store: Store, object: Object, encoding: Encoding, schema: pa.Schema, on_bad_row: OnBadRow
-) -> Iterator[pa.Table]:
+def read_csv(file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
     """Yields the rows with exactly `schema`. The types of columns that none declared are those that the first rows
     have: a value that would have told another one is a bad row.
 
     Raises CorruptInput; SchemaMismatch for columns that do not fit (see `refuse_mismatch`).
     """
-    parser = _opened(store, object, encoding, schema)
-    declared = encoding.how is not None and encoding.how.schema is not None
-    typed = encoding.typed_of(schema.names)
+    parser = _opened(file, schema)
+    declared = file.how is not None and file.how.schema is not None
+    typed = file.encoding.typed_of(schema.names)
     done = 0  # valid rows
     batches = parser.batches()
     while True:
@@ -463,15 +457,15 @@ def read_csv(
             yield held
 
 
-def _opened(store: Store, object: Object, encoding: Encoding, schema: pa.Schema) -> _Parser:
+def _opened(file: FileSlice, schema: pa.Schema) -> _Parser:
     """Returns a parser of the columns of the schema that are there. Raises SchemaMismatch."""
-    parser = _Parser(store, object, encoding)
+    parser = _Parser(file)
     # Before any row: one of Arrow's threads asks for the end of the file, and must not wait for another one of them.
     names = parser.header()
     there = frozenset(names)
     if len(schema):
         if names:
-            refuse_mismatch(object.uri, _as_schema(names, schema), schema, encoding)
+            refuse_mismatch(file.uri, _as_schema(names, schema), schema, file.encoding)
         # Rows are rows if none of their columns is held, too.
         parser.names = [name for name in schema.names if name in there] or names[:1]
     return parser

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from curate.errors import ConfigError, refuse_other
 from curate.formats.encoding import ReadAs
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.binary import stored_bytes
 from curate.imports import need
 from curate.objects.bad_line import OnBadRow, RejectedRow
-from curate.storage.protocol import Object, Store
 
 BANDS = {"L": 1, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "HSV": 3, "LAB": 3}
 """Modes of pillow whose values are bytes, and how many there are of a pixel."""
@@ -48,21 +48,21 @@ def image_schema(how: ReadAs) -> pa.Schema:
     return pa.schema([pa.field("image", image_type(how))])
 
 
-def read_image(
-    store: Store, object: Object, schema: pa.Schema, how: ReadAs, on_bad_row: OnBadRow
-) -> Iterator[pa.Table]:
+def read_image(file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
     """Yields the image as one row of `schema`; one that cannot be read is a bad row.
 
     Raises CorruptInput if the object is gone, was replaced, or is larger than 2 GiB.
     """
-    data = stored_bytes(store, object)
+    data = stored_bytes(file)
+    how = file.how
+    assert how is not None
     try:
         array = decoded_image(data, how)
     except TooWide as error:
-        on_bad_row(RejectedRow(1, str(error), object.uri))
+        on_bad_row(RejectedRow(1, str(error), file.uri))
         return
     except Exception:  # noqa: BLE001 - decoders raise whatever a broken file leads them into
-        on_bad_row(RejectedRow(1, REASON, object.uri))
+        on_bad_row(RejectedRow(1, REASON, file.uri))
         return
     yield pa.Table.from_arrays([array], schema=schema)
 

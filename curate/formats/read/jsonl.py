@@ -18,13 +18,13 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.unknown import all_nullable, find_nulls
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
 from curate.formats.read.json_values import columns_of, loads_for, other_keys
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, OnBlankLine, OnOtherKeys, RejectedRow, ignored
 from curate.objects.lines import json_of, lines_of
-from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
-from curate.storage.protocol import Object, Store
+from curate.objects.stream import BLOCK_BYTES
 
 SAMPLED_BYTES = 64 << 20
 SAMPLED_LINES = 250_000
@@ -38,27 +38,22 @@ _CUT = "malformed JSON: an object without its end: the line was cut off, or the 
 
 
 def read_jsonl(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    start: int,
-    stop: int | None,
+    file: FileSlice,
     schema: pa.Schema,
     on_bad_row: OnBadRow,
     on_blank_line: OnBlankLine = ignored,
     on_other_keys: OnOtherKeys | None = None,
-    typed: frozenset[str] = frozenset(),
 ) -> Iterator[pa.Table]:
-    """Yields the rows of the lines that begin in [start, stop), a block at a time. Raises CorruptInput.
+    """Yields the rows of the lines that begin in a slice, a block at a time. Raises CorruptInput.
 
     A schema without columns has no rows: each one that there is is bad. `on_other_keys` is told of rows with keys that
-    no column holds. `typed` are the columns whose type somebody declared.
+    no column holds.
     """
-    columns = columns_of(schema, typed)
+    columns = columns_of(schema, typed := file.encoding.typed_of(schema.names))
     nullable = all_nullable(schema)
     parse = loads_for(schema, typed)
     seen = 0  # lines before this block
-    for lines in _blocks(store, object, codec, start, stop):
+    for lines in _blocks(file):
         numbers = None
         bad: list[RejectedRow] = []
         if not columns:
@@ -92,16 +87,15 @@ def read_jsonl(
         seen += len(lines)
 
 
-def _blocks(
-    store: Store, object: Object, codec: Codec | None, start: int = 0, stop: int | None = None
-) -> Iterator[list[bytes]]:
-    """Yields the lines that begin in [start, stop), or the elements of a file that is an array, which has no slices."""
+def _blocks(file: FileSlice) -> Iterator[list[bytes]]:
+    """Yields the lines that begin in a slice, or the elements of a file that is an array, which has no slices."""
+    start, stop = file.start, file.stop
     if stop is not None and stop <= start:
         return
-    with DecompressedStream(store, object, codec, max(0, start - 1)) as source:
+    with file.open() as source:
         if start == 0 and stop is None:
             while is_array(source.peek(BLOCK_BYTES)):
-                yield from element_blocks(source, object.uri)
+                yield from element_blocks(source, file.uri)
         yield from lines_of(source, start, stop)
 
 
@@ -141,22 +135,20 @@ def _sort_out(
     return rows, numbers
 
 
-def sample_jsonl(
-    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None, most_bytes: int
-) -> pa.Schema:
+def sample_jsonl(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None, most_bytes: int) -> pa.Schema:
     """Returns the schema of the first block of the file that has a row, of the lines in it that begin before so many
     bytes, or of those behind, if these have none; an empty one if there is none."""
     looked_bytes = looked_lines = 0
-    blocks = _blocks(store, object, codec)
+    blocks = _blocks(file)
     for lines in blocks:
         head = 1 + sum(end < most_bytes for end in accumulate(map(len, lines)))
         for some in (lines[:head], lines[head:]):
             if any(rows := _sort_out(some, 0, [], json_of)[0]):
-                if head > len(lines) and object.size <= BLOCK_BYTES:
+                if head > len(lines) and file.object.size <= BLOCK_BYTES:
                     match list(islice(blocks, 2)):
                         case [[last]]:  # it comes by itself if nothing ends it
                             rows += _sort_out([last], 0, [], json_of)[0]
-                return infer_schema(object.uri, rows, wanted)
+                return infer_schema(file.uri, rows, wanted)
         looked_bytes += sum(map(len, lines))
         looked_lines += len(lines)
         if looked_bytes >= SAMPLED_BYTES or looked_lines >= SAMPLED_LINES:

@@ -18,11 +18,10 @@ import pyarrow as pa
 
 from curate.arrow.values import of_numpy
 from curate.errors import CorruptInput, CurateError
-from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.binary import LARGEST_BYTES
-from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream, buffered
-from curate.storage.protocol import Object, Store
+from curate.objects.stream import BLOCK_BYTES, buffered
 from curate.units import KIB
 
 DATA = "data"
@@ -106,40 +105,40 @@ class ArrayHeader:
         return pa.ExtensionArray.from_storage(self.type, storage)
 
 
-def sample_npy(store: Store, object: Object, codec: Codec | None) -> pa.Schema:
+def sample_npy(file: FileSlice) -> pa.Schema:
     """Returns the schema of the array; without a column if it has no entry. Raises CorruptInput."""
-    with DecompressedStream(store, object, codec) as source:
-        header = ArrayHeader(object.uri, buffered(source))
+    with file.open() as source:
+        header = ArrayHeader(file.uri, buffered(source))
     return pa.schema([(DATA, header.type)] if header.rows else [])
 
 
-def read_npy(store: Store, object: Object, encoding: Encoding, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_npy(file: FileSlice, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yields the entries, a block at a time: an array that is stored by column as a whole.
 
     Raises CorruptInput for what is no array, or ends too early; SchemaMismatch for entries of another type or shape.
     """
-    with DecompressedStream(store, object, encoding.codec) as source:
+    with file.open() as source:
         stream = buffered(source)
-        header = ArrayHeader(object.uri, stream)
+        header = ArrayHeader(file.uri, stream)
         if not header.rows:
-            _look_behind(object.uri, stream, header)
+            _look_behind(file.uri, stream, header)
             return
-        refuse_mismatch(object.uri, pa.schema([(DATA, header.type)]), schema, encoding)
+        refuse_mismatch(file.uri, pa.schema([(DATA, header.type)]), schema, file.encoding)
         step = header.rows if header.by_column else max(1, BLOCK_BYTES // max(1, header.row_bytes))
         for at in range(0, header.rows, step):
             rows = min(step, header.rows - at)
             data = stream.read(rows * header.row_bytes)
             if len(data) < rows * header.row_bytes:
                 raise CorruptInput(
-                    f"{object.uri}: ends after {at + len(data) // header.row_bytes:,} of {header.rows:,} entries"
+                    f"{file.uri}: ends after {at + len(data) // header.row_bytes:,} of {header.rows:,} entries"
                 )
             try:
                 array = header.array(data)
             except ValueError as error:
-                raise CorruptInput(f"{object.uri}: has a text that is not Unicode: {error}") from error
+                raise CorruptInput(f"{file.uri}: has a text that is not Unicode: {error}") from error
             type = schema.field(DATA).type
             if at + rows == header.rows:
-                _look_behind(object.uri, stream, header)  # before a consumer has all that it wants, and stops
+                _look_behind(file.uri, stream, header)  # before a consumer has all that it wants, and stops
             yield pa.table([array if array.type == type else _cast(array, type)], schema=schema)
 
 

@@ -8,7 +8,7 @@ their rows are taken.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -23,8 +23,8 @@ from curate.arrow.sizes import ranges_within, row_bytes
 from curate.arrow.types import contains, is_list_view, is_text, type_to_read
 from curate.arrow.unknown import all_nullable, find_nulls, of_no_rows
 from curate.errors import ConfigError, CorruptInput, SchemaMismatch
-from curate.formats.encoding import Encoding
 from curate.formats.file_schema import refuse_mismatch
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_schema import missing_column
 from curate.formats.read.parquet_file import broken, open_parquet, reopened
 from curate.objects.bad_line import OnBadRow, RejectedRow
@@ -56,85 +56,73 @@ def row_groups(store: Store, object: Object) -> list[int]:
         ]
 
 
-def sample_parquet(
-    store: Store,
-    object: Object,
-    wanted: Mapping[str, pa.DataType | None] | None,
-    asked: Container[str] | None = None,
-) -> pa.Schema:
+def sample_parquet(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
     """Returns the footer's schema, nullable and with plain types: all columns, or the wanted ones. Columns of one name
-    are left out if it is not `asked` for.
+    are left out if it is not asked for.
 
     Raises CorruptInput; ConfigError for a wanted column that is missing or cannot be read as the type declared.
     """
-    with StoredStream(store, object) as stored:
-        file = open_parquet(stored)
-    found, rows = file.schema_arrow, file.metadata.num_rows
+    with file.open_stored() as stored:
+        parquet = open_parquet(stored)
+    found, rows = parquet.schema_arrow, parquet.metadata.num_rows
+    asked = None if file.how is None else file.how.asked
     fields, times = [], Counter(found.names)
     for name in found.names if wanted is None else wanted:
         if name not in times:
-            raise missing_column(object.uri, name, found.names)
+            raise missing_column(file.uri, name, found.names)
         if times[name] > 1:
             if wanted is None and asked is not None and name not in asked:
                 continue
             told = (
-                f"column {name!r} is in {object.uri} {times[name]} times; write it again, each with a name of its own, "
+                f"column {name!r} is in {file.uri} {times[name]} times; write it again, each with a name of its own, "
                 "or ask for others by their names"
             )
             raise ConfigError.of_column(told, name)
         type = type_to_read(found.field(name).type)
         declared = None if wanted is None else wanted[name]
         if declared is not None and not widens(type, declared):
-            told = f"column {name!r} of {object.uri} is {type}; it cannot be read as {declared}"
+            told = f"column {name!r} of {file.uri} is {type}; it cannot be read as {declared}"
             raise ConfigError.of_column(told, name)
         fields.append(pa.field(name, type if declared is None else declared))
     return pa.schema(fields) if rows else of_no_rows(pa.schema(fields))
 
 
-def read_parquet(
-    store: Store,
-    object: Object,
-    start: int,
-    stop: int | None,
-    schema: pa.Schema,
-    on_bad_row: OnBadRow,
-    encoding: Encoding,
-) -> Iterator[pa.Table]:
-    """Yields the rows of row groups [start, stop) with exactly `schema`; a null where it has none makes a bad row.
+def read_parquet(file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
+    """Yields the rows of the row groups of a slice with exactly `schema`; a null where it has none makes a bad row.
 
     Raises CorruptInput; SchemaMismatch for columns that do not fit (see `refuse_mismatch`).
     """
-    with StoredStream(store, object) as stored:
-        file = open_parquet(stored)
-        found = file.schema_arrow
-        count = file.metadata.num_row_groups
+    with file.open_stored() as stored:
+        parquet = open_parquet(stored)
+        found = parquet.schema_arrow
+        count = parquet.metadata.num_row_groups
         with broken(stored):
-            repeated = _repeated(file.metadata, found)
+            repeated = _repeated(parquet.metadata, found)
         if repeated:
-            file = reopened(stored, file.metadata, repeated)
+            parquet = reopened(stored, parquet.metadata, repeated)
         if not len(schema):
             # No file that was looked into said a column. That it is one, is seen here.
-            if file.metadata.num_rows:
+            if parquet.metadata.num_rows:
                 raise SchemaMismatch(
-                    f"{stored.uri}: has {file.metadata.num_rows:,} rows, but its columns are unknown: none of the "
+                    f"{stored.uri}: has {parquet.metadata.num_rows:,} rows, but its columns are unknown: none of the "
                     "sampled files has rows or can be read; declare the columns"
                 )
             return
-        if not file.metadata.num_rows:
+        if not parquet.metadata.num_rows:
             return  # no value is of another type, whatever the footer says
-        refuse_mismatch(stored.uri, found, schema, encoding)
+        refuse_mismatch(stored.uri, found, schema, file.encoding)
         names = frozenset(found.names)
         there = [name for name in schema.names if name in names]
-        beside = _looser(None if encoding.how is None else encoding.how.beside, found)
+        beside = _looser(None if file.how is None else file.how.beside, found)
         named = [*there, *(field.name for field in beside)]
-        stop = count if stop is None else stop
+        stop = count if file.stop is None else file.stop
         if stop > count:
             raise CorruptInput(f"{stored.uri}: has {count} row groups, expected at least {stop}")
-        groups = range(start, stop)
+        groups = range(file.start, stop)
         with broken(stored):
-            _refuse_bomb(stored.uri, file.metadata, groups, named)
-            rows_left = sum(file.metadata.row_group(number).num_rows for number in groups)
-        batches = _batches(file, groups, named, apart=any("." in path for path in repeated))
+            _refuse_bomb(stored.uri, parquet.metadata, groups, named)
+            rows_left = sum(parquet.metadata.row_group(number).num_rows for number in groups)
+        batches = _batches(parquet, groups, named, apart=any("." in path for path in repeated))
         seen = 0
         while True:
             with broken(stored):

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from curate.errors import ConfigError, CorruptInput
-from curate.formats.encoding import ReadAs, line_feeds
+from curate.formats.encoding import line_feeds
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import OnBadRow, OnBlankLine, RejectedRow, ignored
-from curate.objects.lines import LARGEST_LINE_BYTES, line_blocks
-from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
-from curate.storage.protocol import Object, Store
+from curate.objects.lines import LARGEST_LINE_BYTES
+from curate.objects.stream import BLOCK_BYTES
 
 LINES_SCHEMA = pa.schema([("text", pa.string())])
 TEXT_SCHEMA = pa.schema([("line", pa.int64()), ("text", pa.string())])
@@ -35,21 +35,14 @@ def sample_text(uri: str, wanted: Mapping[str, pa.DataType | None] | None) -> pa
 
 
 def read_text(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    start: int,
-    stop: int | None,
-    schema: pa.Schema,
-    on_bad_row: OnBadRow,
-    on_blank_line: OnBlankLine = ignored,
+    file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow, on_blank_line: OnBlankLine = ignored
 ) -> Iterator[pa.Table]:
-    """Yields the lines that begin in [start, stop), numbered from 1 within the slice; blank ones are left out.
+    """Yields the lines that begin in a slice, numbered from 1 within it; blank ones are left out.
 
     A line that is not UTF-8 is a bad row. Raises CorruptInput.
     """
     seen = 0
-    for lines in line_blocks(store, object, codec, start, stop):
+    for lines in file.lines():
         numbers: list[int] = []
         texts: list[str] = []
         for number, line in enumerate(lines, seen + 1):
@@ -70,26 +63,17 @@ def read_text(
         seen += len(lines)
 
 
-def read_lines(
-    store: Store,
-    object: Object,
-    codec: Codec | None,
-    start: int,
-    stop: int | None,
-    how: ReadAs,
-    on_bad_row: OnBadRow,
-    on_blank_line: OnBlankLine = ignored,
-) -> Iterator[pa.Table]:
-    """Yields the lines that begin in [start, stop) as the column `text`; blank ones too, if `how` does not drop them.
+def read_lines(file: FileSlice, on_bad_row: OnBadRow, on_blank_line: OnBlankLine = ignored) -> Iterator[pa.Table]:
+    """Yields the lines that begin in a slice as the column `text`; blank ones too, if the file's `how`, which says how
+    lines are read, does not drop them.
 
     A line that its encoding does not have is a bad row. Raises CorruptInput, also for text that cannot be read on in an
     encoding in which lines are not told apart by their bytes.
     """
+    how = file.how
+    assert how is not None
     encoding = codecs.lookup(how.text_encoding).name
-    if not line_feeds(encoding):
-        blocks: Iterator[list[str | None]] = _decoded(store, object, codec, encoding)
-    else:
-        blocks = _lines(store, object, codec, start, stop, encoding, on_bad_row)
+    blocks = _lines(file, encoding, on_bad_row) if line_feeds(encoding) else _decoded(file, encoding)
     seen = 0
     for texts in blocks:
         kept = [text for text in texts if text is not None]
@@ -104,12 +88,10 @@ def read_lines(
             yield pa.Table.from_arrays([pa.array(kept, pa.string())], schema=LINES_SCHEMA)
 
 
-def _lines(
-    store: Store, object: Object, codec: Codec | None, start: int, stop: int | None, encoding: str, on_bad_row: OnBadRow
-) -> Iterator[list[str | None]]:
+def _lines(file: FileSlice, encoding: str, on_bad_row: OnBadRow) -> Iterator[list[str | None]]:
     """Yields the lines; None for one that is a bad row."""
     seen = 0
-    for lines in line_blocks(store, object, codec, start, stop):
+    for lines in file.lines():
         texts: list[str | None] = []
         for number, line in enumerate(lines, seen + 1):
             try:
@@ -121,19 +103,19 @@ def _lines(
         seen += len(lines)
 
 
-def _decoded(store: Store, object: Object, codec: Codec | None, encoding: str) -> Iterator[list[str | None]]:
+def _decoded(file: FileSlice, encoding: str) -> Iterator[list[str | None]]:
     decoder = codecs.getincrementaldecoder(encoding)()
     rest = ""
-    with DecompressedStream(store, object, codec) as source:
+    with file.open() as source:
         while True:
             block = source.read(BLOCK_BYTES)
             try:
                 rest += decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
-                raise CorruptInput(f"{object.uri}: is not text of the encoding {encoding}: {error}") from error
+                raise CorruptInput(f"{file.uri}: is not text of the encoding {encoding}: {error}") from error
             *lines, rest = rest.split("\n")
             if len(rest) > LARGEST_LINE_BYTES:
-                raise CorruptInput(f"{object.uri}: a line of more than {LARGEST_LINE_BYTES:,} characters; split it")
+                raise CorruptInput(f"{file.uri}: a line of more than {LARGEST_LINE_BYTES:,} characters; split it")
             yield [line.removesuffix("\r") for line in lines]
             if not block:
                 break

@@ -15,13 +15,12 @@ import pyarrow.types as pt
 
 from curate.arrow.types import is_list, is_text
 from curate.errors import ConfigError
-from curate.formats.encoding import Encoding
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.gathered import Gathered
 from curate.formats.read.json_schema import missing_column
 from curate.objects.bad_line import OnBadRow
-from curate.objects.stream import BLOCK_BYTES, Codec, DecompressedStream
+from curate.objects.stream import BLOCK_BYTES
 from curate.objects.tf_example import WRONG_CHECKSUM, example_class, framed
-from curate.storage.protocol import Object, Store
 
 _TYPES = {"bytes_list": pa.binary(), "float_list": pa.float32(), "int64_list": pa.int64()}
 _SAMPLED_RECORDS = 1000
@@ -44,15 +43,13 @@ def feature_type(type: pa.DataType) -> pa.DataType | None:
     return pa.int64() if pt.is_integer(type) else type if pt.is_null(type) else None
 
 
-def sample_tfrecords(
-    store: Store, object: Object, codec: Codec | None, wanted: Mapping[str, pa.DataType | None] | None
-) -> pa.Schema:
+def sample_tfrecords(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
     """Returns the schema of the first records: of a MiB, or of a thousand. Raises CorruptInput; ConfigError for a
     wanted column that none of them has, or of a type that features do not have."""
     kinds: dict[str, str] = {}
     lists: set[str] = set()
     looked = 0
-    with DecompressedStream(store, object, codec) as source:
+    with file.open() as source:
         for number, (record, sound) in enumerate(framed(source)):
             looked += len(record)
             if number >= _SAMPLED_RECORDS or (looked > BLOCK_BYTES and kinds):
@@ -66,7 +63,7 @@ def sample_tfrecords(
     found = {name: pa.list_(type) if name in lists else type for name, type in found.items()}
     for name, type in (wanted or {}).items():
         if name not in found:
-            raise missing_column(object.uri, name, found)
+            raise missing_column(file.uri, name, found)
         if type is not None and feature_type(type) is None:
             raise ConfigError(f"column {name!r} is declared as {type}, which cannot be read from a tf.train.Example")
     if wanted is None:
@@ -74,16 +71,14 @@ def sample_tfrecords(
     return pa.schema([(name, type or found[name]) for name, type in wanted.items()])
 
 
-def read_tfrecords(
-    store: Store, object: Object, encoding: Encoding, schema: pa.Schema, on_bad_row: OnBadRow
-) -> Iterator[pa.Table]:
+def read_tfrecords(file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow) -> Iterator[pa.Table]:
     """Yields the rows, a block at a time. A record whose checksum is wrong, that is no Example, or does not fit the
     schema is a bad row; so is one with a feature that has no column, if all are read. Raises CorruptInput for a file
     that cannot be read on."""
     columns = [_Column(field) for field in schema]
     names = set(schema.names)
     gathered = Gathered(schema, [column.array for column in columns], on_bad_row)
-    with DecompressedStream(store, object, encoding.codec) as source:
+    with file.open() as source:
         for number, (record, sound) in enumerate(framed(source), 1):
             if not sound:
                 yield from gathered.reject(number, WRONG_CHECKSUM, record)
@@ -92,7 +87,7 @@ def read_tfrecords(
             try:
                 if not features and len(record) > _EMPTY_BYTES:
                     raise _Misfit("not a tf.train.Example")
-                if encoding.all_read and (more := set(features) - names):
+                if file.encoding.all_read and (more := set(features) - names):
                     raise _Misfit(f"it has a feature {min(more)!r}, unlike the first records: declare schema=")
                 values = [column.value(features) for column in columns]
             except _Misfit as misfit:

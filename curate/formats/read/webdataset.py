@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from curate.arrow.types import is_binary, is_text
 from curate.errors import ConfigError
-from curate.formats.encoding import Encoding, Format, ReadAs
+from curate.formats.encoding import Format, ReadAs
+from curate.formats.file_slice import FileSlice
 from curate.formats.read.gathered import Build, Gathered
 from curate.formats.read.images import TooWide, decoded_image, image_type
 from curate.formats.read.json_schema import infer_schema, missing_column
@@ -24,9 +25,7 @@ from curate.formats.read.json_values import JSON_TEXT, columns_of, other_keys, r
 from curate.imports import need
 from curate.objects.bad_line import OnBadRow, OnOtherKeys
 from curate.objects.lines import json_of
-from curate.objects.stream import DecompressedStream
 from curate.objects.tar import Sample, samples
-from curate.storage.protocol import Object, Store
 
 KEY = "__key__"
 """The column of what the files of a sample share of their names."""
@@ -84,18 +83,16 @@ def _decodes(how: ReadAs | None) -> bool:
     return how is None or how.decoder
 
 
-def sample_webdataset(
-    store: Store, object: Object, encoding: Encoding, wanted: Mapping[str, pa.DataType | None] | None
-) -> pa.Schema:
+def sample_webdataset(file: FileSlice, wanted: Mapping[str, pa.DataType | None] | None) -> pa.Schema:
     """Returns the schema of the first samples: of 8 MiB, or of a thousand; an empty one if there is none.
 
     Raises CorruptInput; ConfigError for a wanted column that none of them has, and for images without pillow.
     """
-    how = encoding.how
+    how = file.how
     found: dict[str, pa.Field] = {}
     objects: list[dict[str, Any]] = []
     looked = 0
-    with DecompressedStream(store, object, encoding.codec) as source:
+    with file.open() as source:
         for sample in samples(source, _chosen(how)):
             found.setdefault(KEY, pa.field(KEY, pa.string()))
             for part in sample.files:
@@ -105,7 +102,7 @@ def sample_webdataset(
             looked += sum(map(len, sample.files.values()))
             if sample.number >= _SAMPLED or looked >= _SAMPLED_BYTES:
                 break
-    for field in infer_schema(object.uri, objects, None):
+    for field in infer_schema(file.uri, objects, None):
         found[field.name] = field
     for part in _literal(how) if found else ():
         if kind_of(part) == "json" and _decodes(how):
@@ -115,7 +112,7 @@ def sample_webdataset(
         return pa.schema(list(found.values()))
     for name, type in wanted.items():
         if name not in found:
-            raise missing_column(object.uri, name, found)
+            raise missing_column(file.uri, name, found)
         if type is not None and not readable(type):
             raise ConfigError(f"column {name!r} is declared as {type}, which cannot be read from a file of a sample")
     return pa.schema([found[name] if type is None else pa.field(name, type) for name, type in wanted.items()])
@@ -141,25 +138,20 @@ def _loaded(data: bytes) -> Any:
 
 
 def read_webdataset(
-    store: Store,
-    object: Object,
-    encoding: Encoding,
-    schema: pa.Schema,
-    on_bad_row: OnBadRow,
-    on_other_keys: OnOtherKeys | None = None,
+    file: FileSlice, schema: pa.Schema, on_bad_row: OnBadRow, on_other_keys: OnOtherKeys | None = None
 ) -> Iterator[pa.Table]:
     """Yields the samples, a block at a time. A sample with a file that cannot be decoded, or does not fit the schema,
     is a bad row; so is one with a file that has no column, if all files are read. Raises CorruptInput for an archive
     that is not whole. `on_other_keys` is told of samples with keys in their JSON that no column holds."""
-    chosen = _chosen(how := encoding.how)
-    all_read = encoding.all_read and (how is None or how.suffixes is None)
+    chosen = _chosen(how := file.how)
+    all_read = file.encoding.all_read and (how is None or how.suffixes is None)
     parts = [(field.name, _decoder(field)) for field in schema if field.name != KEY]
     names = [name for name, _ in parts]
     documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
-    columns = columns_of(pa.schema(documents), typed := encoding.typed_of(schema.names))
+    columns = columns_of(pa.schema(documents), typed := file.encoding.typed_of(schema.names))
     gathered = Gathered(schema, [_build(field, typed) for field in schema], on_bad_row)
     at = schema.names.index(KEY) if KEY in schema.names else None
-    with DecompressedStream(store, object, encoding.codec) as source:
+    with file.open() as source:
         for sample in samples(source, lambda part: all_read or (part in names and chosen(part))):
             try:
                 values = _values(sample, parts)
