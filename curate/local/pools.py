@@ -27,12 +27,10 @@ from curate.runtime.pools import (
     CANCEL_S,
     LOOK_S,
     MAX_DISMISSED,
-    MAX_FAILED_STARTS,
-    RETRY_S,
-    SETUP_S,
     WAIT_S,
     ActorPool,
     PoolActor,
+    hangs,
     rescale,
 )
 from curate.runtime.protocol import ActorStatus, PoolSpec, PoolState, Resources, TaskEnd, TaskFinished
@@ -44,7 +42,6 @@ class _Actor(PoolActor[ActorStatus]):
     """An actor that was started and is not known to have ended."""
 
     path: str
-    begun_s: float
     release: Callable[[], None]
     """Gives back what it holds."""
     process: Process | None = None
@@ -232,51 +229,34 @@ class Pools:
             if actor.leaves_s is None:
                 self._log.warning("an actor died and is replaced", pool=pool.spec.name, **end.told())
         elif end.end is not TaskEnd.LOST:
-            self._not_started(pool, end.detail, fails=pool.failed_starts + 1 >= MAX_FAILED_STARTS)
+            self._not_started(pool, end.detail, fails=False)
 
     def _not_started(self, pool: _Pool, says: str, *, fails: bool) -> None:
-        pool.failed_starts += 1
-        pool.wait_until_s = time.monotonic() + min(RETRY_S, 2.0**pool.failed_starts)
-        if fails and not pool.ready:
-            often = f", {pool.failed_starts} times in a row" if pool.failed_starts >= MAX_FAILED_STARTS else ""
-            self._failed = PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{says}")
-        else:
-            self._log.warning("an actor could not start", pool=pool.spec.name, detail=says[-300:])
+        self._failed = pool.not_started(time.monotonic(), says, fails=fails) or self._failed
 
     def _hurry(self, pool: _Pool, now_s: float) -> None:
         """Ends actors whose setup does not return."""
-        for actor in pool.staying:
-            if not actor.ready and now_s - actor.begun_s >= SETUP_S:
-                self._end(pool, actor)
-                says = f"setup did not return within {SETUP_S:g} s, in process {actor.pid} on {platform.node()}"
-                self._not_started(pool, says, fails=True)
+        for actor in pool.hanging(now_s):
+            self._end(pool, actor)
+            self._not_started(pool, hangs(f"in process {actor.pid} on {platform.node()}"), fails=True)
 
     def _let_go(self, pool: _Pool, now_s: float) -> None:
         """Ends actors that leave and have done what they had."""
-        for actor in [one for one in pool.ready if one.leaves_s is not None]:
-            told = pool.board is not None and all(one.serial != actor.serial for one in pool.board.members)
-            if not told:
-                # There is no other: it goes on until there is.
-                actor.leaves_s = now_s
-                continue
-            assert actor.leaves_s is not None
+        listed = None if pool.board is None else {one.serial for one in pool.board.members}
+        for actor, leaves_s in pool.unlisted(now_s, listed):
             status = actor.seen
             # By then everybody has read that it leaves, and has sent what was on its way.
-            late_s = actor.leaves_s + 3 * REFRESH_S
+            late_s = leaves_s + 3 * REFRESH_S
             if status is not None and status.at_s > late_s and status.task is None and not status.queued:
                 self._end(pool, actor)
 
     def _fill(self, pool: _Pool, now_s: float) -> None:
-        """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
-        if now_s >= pool.wait_until_s and self._failed is None:
-            for _ in range(pool.size - len(pool.staying)):
-                if not fits(self._room.has, needs(pool.spec.resources)) or not self._start(pool, now_s):
-                    break
-        for actor in pool.too_many:
-            if actor.ready:
-                actor.leaves_s = now_s
-            else:
-                self._end(pool, actor)
+        """Starts the actors that are missing, lets go of those that are too many."""
+        for _ in range(pool.missing(now_s) if self._failed is None else 0):
+            if not fits(self._room.has, needs(pool.spec.resources)) or not self._start(pool, now_s):
+                break
+        for actor in pool.shrink(now_s):
+            self._end(pool, actor)
 
     def _look(self, now_s: float) -> None:
         """Asks each actor how it is, and ends those that go on with what was cancelled.

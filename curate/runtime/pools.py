@@ -1,4 +1,4 @@
-"""Pools of actors as the driver sees them: who takes calls, how busy they are, how many there are to be.
+"""Pools of actors as the driver sees them: who takes calls, how busy they are, how many there are to be, who is to go.
 
 How actors are started, heard of and ended is each backend's own.
 """
@@ -6,10 +6,11 @@ How actors are started, heard of and ended is each backend's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from curate.dataclass import dataclass, field
+from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.protocol import ActorStatus, PoolSpec, PoolState
 from curate.runtime.scaling import LoadTrend, PoolLoad, mean, needs, scale
@@ -43,6 +44,8 @@ class PoolActor(Generic[S]):
     """What it said last."""
     before: S | None = None
     """What it said before that."""
+    begun_s: float | None = None
+    """Since when it is being set up; None while it waits for a place."""
     leaves_s: float | None = None
     """Since when no calls are to be sent to it."""
 
@@ -102,11 +105,49 @@ class ActorPool(Generic[A]):
         """Those that calls are sent to: who leaves goes on until there is another."""
         return [one for one in self.ready if one.leaves_s is None] or self.ready
 
-    @property
-    def too_many(self) -> list[A]:
-        """Those that are to go: with the least to do."""
+    def missing(self, now: float) -> int:
+        """Returns how many actors are to be started: none for a while after one could not."""
+        return max(0, self.size - len(self.staying)) if now >= self.wait_until_s else 0
+
+    def shrink(self, now: float) -> list[A]:
+        """Sends no more calls to actors that are too many: those with the least to do. Returns those of them that are
+        not ready, to be ended now."""
         queue = sorted(self.staying, key=lambda one: (one.ready, one.queued, -one.serial))
-        return queue[: max(0, len(queue) - self.size)]
+        too_many = queue[: max(0, len(queue) - self.size)]
+        for one in too_many:
+            one.leaves_s = now
+        return [one for one in too_many if not one.ready]
+
+    def unlisted(self, now: float, listed: Collection[int] | None) -> list[tuple[A, float]]:
+        """Returns the actors that leave and that callers are told of no more, each with since when it leaves; `listed`
+        are those that they are told of, None for all. One of these leaves from now on: it may be the only one."""
+        found = []
+        for one in self.ready:
+            if one.leaves_s is not None and (listed is None or one.serial in listed):
+                one.leaves_s = now
+            elif one.leaves_s is not None:
+                found.append((one, one.leaves_s))
+        return found
+
+    def hanging(self, now: float) -> list[A]:
+        """Returns the actors whose setup does not return."""
+        starting = (one for one in self.staying if not one.ready)
+        return [one for one in starting if one.begun_s is not None and now - one.begun_s >= SETUP_S]
+
+    def not_started(
+        self, now: float, says: str, *, fails: bool = False, told: Mapping[str, Any] | None = None
+    ) -> PoolFailed | None:
+        """Counts an actor that could not start, and waits before the next one starts, longer each time. Returns the
+        error of a pool that has none and cannot have one: as this one `fails`, or several in a row did not start."""
+        self.failed_starts += 1
+        self.wait_until_s = now + min(RETRY_S, 2.0**self.failed_starts)
+        often = self.failed_starts >= MAX_FAILED_STARTS
+        if (fails or often) and not self.ready:
+            times = f", {self.failed_starts} times in a row" if often else ""
+            return PoolFailed(f"{self.spec.name}: an actor cannot be set up{times}\n{says}")
+        told = {"detail": says[-300:]} if told is None else told
+        get_logger().warning("an actor could not start", pool=self.spec.name, **told)
+        return None
 
     def share_among(self, tasks: int) -> None:
         """Sets the share of each of these tasks."""
@@ -135,6 +176,11 @@ class ActorPool(Generic[A]):
             self.start_s,
             self.trend,
         )
+
+
+def hangs(where: str) -> str:
+    """Returns what is wrong with an actor whose setup does not return."""
+    return f"setup did not return within {SETUP_S:g} s, {where}"
 
 
 def rescale(

@@ -275,7 +275,7 @@ def test_an_actor_that_dies_while_it_is_set_up_is_tried_three_times(pooled: Pool
 
 def test_an_actor_whose_setup_does_not_return_fails_the_run(pooled: Pooled, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told from one that waits for a place, and says where it is."""
-    monkeypatch.setattr(f"{type(pooled.backend).__module__.rpartition('.')[0]}.pools.SETUP_S", 1.0)
+    monkeypatch.setattr("curate.runtime.pools.SETUP_S", 1.0)
     with pytest.raises(
         PoolFailed, match=r"serving: an actor cannot be set up\nsetup did not return within 1 s, in process \d+ on "
     ):

@@ -132,7 +132,7 @@ def test_an_actor_that_was_set_up_while_nobody_looked(
     assert second.process is not None
     gate.unlink()
     assert wire.readable(second.process.link.fileno(), NEVER_S)
-    monkeypatch.setattr(pools, "SETUP_S", 0.0)
+    monkeypatch.setattr("curate.runtime.pools.SETUP_S", 0.0)
     backend.poll(0.0)
     assert backend.pools()[0].ready == 1
 

@@ -22,19 +22,16 @@ from curate.backends.ray.cluster import ClusterView, Node, leaves
 from curate.backends.ray.errors import CallSite, ended
 from curate.backends.ray.versions import check_of_workers, refuse_other_code
 from curate.dataclass import dataclass, field
-from curate.errors import PoolFailed
 from curate.log import get_logger
 from curate.runtime.demand import Demand
 from curate.runtime.pools import (
     CANCEL_S,
     LOOK_S,
     MAX_DISMISSED,
-    MAX_FAILED_STARTS,
-    RETRY_S,
-    SETUP_S,
     WAIT_S,
     ActorPool,
     PoolActor,
+    hangs,
     rescale,
 )
 from curate.runtime.protocol import PoolSpec, PoolState, Resources, TaskEnd
@@ -62,8 +59,6 @@ class _Actor(PoolActor[PlacedStatus]):
     """What it will say."""
     seen_s: float = -math.inf
     """When it was asked what it said last."""
-    begun_s: float | None = None
-    """Since when it is being set up; None while it waits for a place, and once it is."""
 
     def is_silent(self, now: float) -> bool:
         """Returns whether it does not answer: what it said last may be over."""
@@ -221,18 +216,15 @@ class Pools:
 
     def _hurry(self, pool: _Pool, now: float) -> None:
         """Ends actors whose setup does not return."""
-        for actor in [one for one in pool.actors.values() if not one.ready]:
-            if actor.begun_s is None:
-                actor.begun_s = now if pool.address.begun(actor.serial) else None
-            elif now - actor.begun_s >= SETUP_S:
-                says = f"setup did not return within {SETUP_S:g} s, {pool.address.begun(actor.serial)}"
-                pool.address.forget(actor.serial)
-                pool.end(actor)
-                if not pool.ready:
-                    raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up\n{says}")
-                pool.failed_starts += 1
-                pool.wait_until_s = now + RETRY_S
-                self._log.warning("an actor could not start", pool=pool.spec.name, detail=says)
+        for actor in pool.actors.values():
+            if not actor.ready and actor.begun_s is None and pool.address.begun(actor.serial):
+                actor.begun_s = now
+        for actor in pool.hanging(now):
+            says = hangs(pool.address.begun(actor.serial))
+            pool.address.forget(actor.serial)
+            pool.end(actor)
+            if failed := pool.not_started(now, says, fails=True):
+                raise failed
 
     def _died(self, pool: _Pool, actor: _Actor, error: exceptions.RayError, now: float) -> None:
         seen = actor.seen
@@ -245,46 +237,34 @@ class Pools:
         pool.address.forget(actor.serial)
         # No call can have begun there.
         pool.dismissed.add(actor.serial)
-        raised = bool(getattr(error, "actor_init_failed", False)) or end.end is TaskEnd.RAISED
-        if end.end is not TaskEnd.LOST:
-            pool.failed_starts += 1
-            pool.wait_until_s = now + min(RETRY_S, 2.0**pool.failed_starts)
         refuse_other_code(error)
-        if not pool.ready and (raised or pool.failed_starts >= MAX_FAILED_STARTS):
-            often = "" if raised else f", {pool.failed_starts} times in a row"
-            raise PoolFailed(f"{pool.spec.name}: an actor cannot be set up{often}\n{error if raised else end.detail}")
-        self._log.warning("an actor could not start", pool=pool.spec.name, **end.told())
+        raised = bool(getattr(error, "actor_init_failed", False)) or end.end is TaskEnd.RAISED
+        if end.end is TaskEnd.LOST and not raised:
+            self._log.warning("an actor could not start", pool=pool.spec.name, **end.told())
+        elif failed := pool.not_started(now, str(error) if raised else end.detail, fails=raised, told=end.told()):
+            raise failed
 
     def _leave(self, pool: _Pool, now: float) -> None:
         """Sends no more calls to actors on nodes that are about to leave; ends those that have done what they had."""
         nodes = self._view.nodes()
-        for actor in list(pool.actors.values()):
+        for actor in pool.actors.values():
             node = nodes.get(actor.seen.node_id) if actor.seen else None
             if actor.leaves_s is None and node is not None and not node.stays:
                 actor.leaves_s = now
-            if actor.leaves_s is None:
-                continue
-            listed = pool.board is None or any(one.serial == actor.serial for one in pool.board.members)
-            if listed:
-                # There is no other: it goes on until there is.
-                actor.leaves_s = now
-                continue
-            refresh_s = pool.board.refresh_s if pool.board else LOOK_S
+        refresh_s = pool.board.refresh_s if pool.board else LOOK_S
+        listed = None if pool.board is None else {one.serial for one in pool.board.members}
+        for actor, leaves_s in pool.unlisted(now, listed):
             idle = actor.seen is None or (actor.seen.task is None and not actor.seen.queued and actor.ask is None)
             # By then everybody has read that it leaves, and has sent what was on its way.
-            if idle and now - actor.leaves_s > 3 * refresh_s:
+            if idle and now - leaves_s > 3 * refresh_s:
                 pool.end(actor)
 
     def _fill(self, pool: _Pool, now: float) -> None:
-        """Starts the actors that are missing, lets go of those that are too many: those with the least to do."""
-        if now >= pool.wait_until_s:
-            for _ in range(pool.size - len(pool.staying)):
-                pool.start(now)
-        for actor in pool.too_many:
-            if actor.ready:
-                actor.leaves_s = now
-            else:
-                pool.end(actor)
+        """Starts the actors that are missing, lets go of those that are too many."""
+        for _ in range(pool.missing(now)):
+            pool.start(now)
+        for actor in pool.shrink(now):
+            pool.end(actor)
 
     def _ask(self, now: float, every_s: float) -> None:
         """Asks each actor how it is, and ends those that go on with what was cancelled."""
