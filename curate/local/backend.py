@@ -162,11 +162,12 @@ class LocalBackend:
             raise RuntimeError("launch before load")
         announce, stream = how.get("announce", False), how.get("stream", False)
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
-        work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, stream)
         memory = how.get("memory")
         asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or NOTHING
+        share = {"memory": float(self.slot_memory() or 0), **asks}
+        work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, int(share["memory"]), stream)
         # One that stands still until its block is taken may stand in the way of the one that waits.
-        holds = asks if stream else {"memory": float(self.slot_memory() or 0), **asks}
+        holds = asks if stream else share
         self._queue.append(Task(task, work, asks, holds, announce or stream, how.get("fresh", False)))
         self._begin()
 

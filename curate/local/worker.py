@@ -25,7 +25,7 @@ from typing import Any, NoReturn, cast
 
 from curate.dataclass import dataclass
 from curate.imports import imported
-from curate.local import actor, blocks, wire
+from curate.local import actor, blocks, machine, wire
 from curate.local.calls import CalledPool
 from curate.runtime.protocol import PoolUser, Program, TaskEnd, TaskFinished
 from curate.runtime.worker import guarded, in_batches, traced_end
@@ -91,6 +91,8 @@ class Work:
     payload: bytes
     interval_s: float
     """How long messages may wait for one another."""
+    share: int
+    """Bytes of memory that it may hold."""
     stream: bool = False
     program: str = ""
     """File with its pickled program: known when the task is begun, as the fork server may be another one by then."""
@@ -224,6 +226,7 @@ class _Worker:
                     if work.interval_s < math.inf:
                         self._tell(*said)
                         said.clear()
+                        _keep_within(work.share)
             end = TaskFinished(work.task, TaskEnd.RETURNED)
         except BaseException as error:  # noqa: BLE001 - what would end the process is told like all else
             end = traced_end(work.task, error)
@@ -231,6 +234,7 @@ class _Worker:
         if self._imported is not None:
             said.append(self._imported.message())
             self._imported = None
+        _keep_within(work.share)
         self._tell(*said, Over(end, self.retires))
 
     def _items(self, work: Work) -> Iterator[Any]:
@@ -291,6 +295,13 @@ class _Worker:
         except OSError:
             # The driver is gone, or user code has closed what it did not open.
             os._exit(1)
+
+
+def _keep_within(share: int) -> None:
+    """Gives back the memory that Arrow keeps, if the process holds more than its share: when others need theirs, it
+    would be killed for what nobody needs, and a task be tried again for what another one had held."""
+    if machine.most_bytes(os.getpid()) > share and (arrow := imported("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
 
 
 class _Imported:

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from curate.local import machine
+
 
 @dataclass
 class Calling:
@@ -85,6 +89,20 @@ def parent_and_child(path: str) -> None:
         file.write(f"{os.getpid()} {child.pid} {os.getppid()}")
     os.rename(f"{path}.part", path)  # noqa: PTH104
     time.sleep(1000)
+
+
+def use_arrow(size: int) -> int:
+    """Touches so much memory of Arrow, and lets go of it; returns the process."""
+    kept: list[pa.Buffer] = []
+    for _ in range(0, size, 16 << 20):
+        kept.append(pa.allocate_buffer(16 << 20))
+        ctypes.memset(kept[-1].address, 1, 16 << 20)
+    return os.getpid()
+
+
+def holds() -> int:
+    """Returns the memory of this process."""
+    return machine.most_bytes(os.getpid())
 
 
 def take_memory(most_bytes: int) -> None:

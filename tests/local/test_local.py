@@ -24,7 +24,7 @@ from curate.local.lasting import LastingBackend, _taken
 from curate.local.restraint import LEAST_MODULES, Restraint
 from curate.runtime.protocol import BlockReady, Message, PoolSpec, Resources, Started, TaskEnd, TaskFinished
 from curate.streaming.engine import stream_blocks
-from tests.backends.calling import Calling, parent_and_child, process_while, take_memory
+from tests.backends.calling import Calling, holds, parent_and_child, process_while, take_memory, use_arrow
 from tests.backends.polling import begun, ends, polled, the_end
 from tests.backends.pooling import Conducting, Serving
 from tests.streaming.streaming import Blocks
@@ -247,6 +247,26 @@ def test_the_largest_worker_is_killed_when_memory_runs_out(
     assert f"of {limit:,} bytes" in figures
     hold.unlink()
     assert the_end(polled(backend, ends(1))).end is TaskEnd.RETURNED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", [None, 1 << 30])
+def test_a_worker_keeps_no_more_than_its_share_of_what_its_work_has_let_go(
+    asked: int | None, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a shard, and behind a task: when another worker needs its share, the small task that is at work then would
+    be killed for what a large one before had held."""
+    share, large = 250 << 20, 350 << 20
+    monkeypatch.setenv(machine.MEMORY, str(2 * share if asked is None else 4 << 30))
+    backend.start(Resources())
+    backend.load(Calling())
+    how: Any = {} if asked is None else {"memory": asked}
+    backend.launch(1, [(use_arrow, large), (holds,)], 2, announce=True, **how)
+    _, held = [one.items[0] for one in polled(backend, ends(1)) if isinstance(one, Message)]
+    backend.launch(2, [(use_arrow, large)], 1, **how)
+    (pid,) = [one.items[0] for one in polled(backend, ends(1)) if isinstance(one, Message)]
+    for one in (held, machine.most_bytes(pid)):
+        assert one < share if asked is None else one > large
 
 
 @pytest.mark.parametrize(("text", "size"), [("1GiB", 1 << 30), ("800m", 800 << 20), ("4096", 4096)])
