@@ -50,7 +50,7 @@ class ParquetOutput(OutputWriter):
         self._group_rows = group_rows
         self._group_bytes = group_bytes
         refuse_unknown(schema)
-        self._arrays = sum(map(_arrays, self._schema.types))
+        self._arrays = _array_count(self._schema)
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -219,6 +219,10 @@ def refuse_unknown(schema: pa.Schema) -> None:
 
 
 @per_schema
+def _array_count(schema: pa.Schema) -> int:
+    return sum(map(_arrays, schema.types))
+
+
 def _arrays(type: pa.DataType) -> int:
     """Returns how many arrays one of this type is made of."""
     return 1 + sum(_arrays(type.field(index).type) for index in range(type.num_fields))

@@ -29,6 +29,7 @@ from curate.writers.jsonl import json_lines
 from curate.writers.parquet import ParquetOutput
 from curate.writers.writer import make_writer, suffix
 from tests.support.fake_store import FakeStore
+from tests.support.lines import lines_run
 from tests.support.reading import read_all
 from tests.support.writes import file_of, pieces
 
@@ -125,6 +126,17 @@ def test_row_groups_end_where_the_rule_says(sizes: list[int], cuts: list[int]) -
     expected += [rows] if rows else []
     metadata = pq.ParquetFile(io.BytesIO(sink.getvalue())).metadata
     assert [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)] == expected
+
+
+def test_another_output_of_a_schema_costs_the_same_for_any_number_of_columns() -> None:
+    """Outputs are many, and what follows from their schema is known by then."""
+
+    def lines(columns: int) -> int:
+        schema = pa.schema([(f"c{number}", pa.list_(pa.int64())) for number in range(columns)])
+        make_writer(io.BytesIO(), schema, OutputFormat.PARQUET, "zstd")
+        return lines_run(lambda: make_writer(io.BytesIO(), schema, OutputFormat.PARQUET, "zstd"))
+
+    assert lines(1) == lines(60)
 
 
 @pytest.mark.parametrize(("format", "codec"), WRITTEN)
