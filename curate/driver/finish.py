@@ -109,56 +109,57 @@ def what_stands(prepared: Prepared, failed: Sequence[int]) -> tuple[Books, int, 
     return books, int(plan.sizes[done].sum()), int(sizes.sum())
 
 
-def unnamed_quarantine(prepared: Prepared, listing: OutputListing, now: OutputMatch) -> list[str]:
-    """Returns the files of rows set aside that no output names, by a listing of a job of which every output is there.
+def unnamed_quarantine(prepared: Prepared, listing: OutputListing) -> list[str]:
+    """Returns files of rows set aside that perhaps no output names, by a listing of a job whose outputs are all there.
 
     They are published before the output that names them, and an attempt that was killed in between, an input that was
-    mended or a stale output that was replaced leaves one behind. Free where events say what outputs name, and else
-    unless there are more files than outputs that name one; then the records of those are read.
+    mended or a stale output that was replaced leaves one behind. Free: events say what outputs name. Of an output of
+    which they do not, only its record tells; as long as there are no more files than such outputs, there are none.
     """
     if prepared.history.summarised:
         return []  # the job was complete before, and swept; nothing is known of its single shards
-    job, store, told = prepared.record, prepared.ledger.store, prepared.history.quarantine
-    earlier = prepared.stage.earlier
+    told, earlier = prepared.history.quarantine, prepared.stage.earlier
     named = {layout.quarantine_hash(name) for _, name in (earlier.quarantine if earlier is not None else ())}
     named.update(told[told > UNKNOWN].tolist())
     unnamed = [name for name in listing.quarantine if layout.quarantine_hash(name) not in named]
-    unknown = np.flatnonzero(told == UNKNOWN)
     # What was set aside of an input that was removed, or has changed, must not stay by mere counting.
     exact = prepared.plan.planned_anew or bool(prepared.uncommitted.stale)
-    if not unnamed or (len(unnamed) <= len(unknown) and not exact):
+    if not unnamed or (len(unnamed) <= np.count_nonzero(told == UNKNOWN) and not exact):
         return []
     known = {*prepared.listing.plan_parts, *prepared.run_ids, prepared.run_id}
     if not known.issuperset((*listing.plan_parts, *listing.run_ids)) and _plan_has_grown(
         prepared.ledger, prepared.listing
     ):
         return []  # outputs of shards that another driver has added may name them: it knows of all
+    return unnamed
+
+
+def sweep_quarantine(prepared: Prepared, unnamed: Sequence[str], listing: OutputListing, now: OutputMatch) -> bool:
+    """Removes those of these files that no output names. Reads the records of outputs of which events do not say what
+    they name. Returns whether nobody has begun a run since the listing; else it removes none.
+
+    Nor does a driver that was paused: a name is a hash of the rows, and an output that another one has made again may
+    name what nobody named. It looks who has begun, and not how long that took: to list millions of outputs, and to read
+    their records, takes minutes.
+    """
+    job, ledger, store, swept = prepared.record, prepared.ledger, prepared.ledger.store, 0
 
     def read(rank: int) -> str | None:
-        record = read_record(
-            store, listing.object(prepared.ledger.root, int(now.position[rank])), job.format, job.codec
-        )
+        record = read_record(store, listing.object(ledger.root, int(now.position[rank])), job.format, job.codec)
         return None if record is None else record["quarantine"]
 
     with ThreadPoolExecutor(RECORD_READERS) as pool:
-        also = set(filter(None, pool.map(read, unknown.tolist())))
-    return [name for name in unnamed if name not in also]
-
-
-def sweep_quarantine(prepared: Prepared, unnamed: Sequence[str], started: tuple[float, float]) -> int:
-    """Removes files of rows set aside that no output names; returns how many. `started`: before they were listed.
-
-    A driver that was paused since then removes none: a name is a hash of the rows, and an output that another one has
-    made again may name what nobody named.
-    """
-    job, store, swept = prepared.record, prepared.ledger.store, 0
-    for name in unnamed:
+        also = set(filter(None, pool.map(read, np.flatnonzero(prepared.history.quarantine == UNKNOWN).tolist())))
+    started, runs = prepared.owned.moment(), store.list(ledger.uri(layout.RUNS))
+    if not {layout.run_of(one.uri[len(ledger.root) + 1 :]) for one in runs} <= {None, *listing.run_ids}:
+        return False
+    for name in (one for one in unnamed if one not in also):
         if prepared.owned.was_paused_since(started):
             break
-        swept += store.delete(prepared.ledger.uri(name))
+        swept += store.delete(ledger.uri(name))
     if swept:
         get_logger(job=job.name, run=prepared.run_id).info("removed quarantine that no output names", files=swept)
-    return swept
+    return True
 
 
 def _others_replace(prepared: Prepared, listing: OutputListing, clock: Clock) -> bool:
@@ -250,7 +251,7 @@ def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
     """
     alone: set[str] = set()
     while True:
-        started, listing = prepared.owned.moment(), prepared.ledger.list()
+        listing = prepared.ledger.list()
         prepared.owned.confirm_by(listing)
         if not {*prepared.listing.plan_parts}.issubset(listing.plan_parts):
             return np.arange(len(prepared.plan))  # an overwrite began to remove it, and found that this run is alive
@@ -261,12 +262,12 @@ def final_check(prepared: Prepared, generations: Any, clock: Clock) -> Any:
                 # It has left to this run to sweep, which is to find for itself what is there.
                 _remove(prepared.ledger, prepared.ledger.uri(layout.SUMMARY))
             return ranks
-        unnamed = unnamed_quarantine(prepared, listing, now)
+        unnamed = unnamed_quarantine(prepared, listing)
         if unnamed and not alone.issuperset(listing.run_ids):
             prepared.beside_redo = _others_replace(prepared, listing, clock)
             alone = set(listing.run_ids)
             if not prepared.beside_redo:
                 continue
-        elif unnamed:
-            sweep_quarantine(prepared, unnamed, started)
+        elif unnamed and not sweep_quarantine(prepared, unnamed, listing, now):
+            continue
         return ranks

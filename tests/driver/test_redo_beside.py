@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from curate.ledger.heartbeat import LONG_SILENT_S
 from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.verify import verify
-from curate.storage.protocol import Store
+from curate.storage.protocol import Object, Store
 from curate.stores.faulty import FaultyStore
 from curate.stores.open import open_store, wrap_stores
 from tests.job.inline import everything, quarantined, run_job, write_jsonl
@@ -197,3 +197,40 @@ def test_what_a_redo_elsewhere_that_was_killed_has_set_aside_goes_in_the_end(tmp
         assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
         assert ((out / layout.SUMMARY).exists(), verify(str(out)).findings == []) == (silent, silent)
         clock.advance(1 + LONG_SILENT_S)
+
+
+@pytest.mark.parametrize("redo", [False, True])
+def test_what_no_output_names_goes_at_the_cost_of_one_read_an_output(tmp_path: Path, redo: bool) -> None:
+    """However long listings take, which of millions of outputs is minutes: who lists was not paused. Beside a redo,
+    which is to sweep, no output is read for it."""
+    source, out, clock, run_id = tmp_path / "in", tmp_path / "out", FakeClock(), "20231114T231320.000Z-abc123"
+    for name in "ab":
+        write_jsonl(source / f"{name}.jsonl", rows(name, f"bad {name}"))
+    assert run_job(Parted(), source, out, clock=clock).state is RunState.COMPLETE
+    (out / layout.SUMMARY).unlink()
+    for events in out.glob("_curate/runs/*/events*"):
+        events.unlink()
+    for number in range(3):
+        (out / f"{layout.QUARANTINE}0a1b2c3d4e5f607{number}.jsonl.zst").write_bytes(compress(b"{}\n"))
+    if redo:
+        beat = heartbeat("running", started=0, updated=clock.now()) | {"run_id": run_id, "replaces": True}
+        (out / layout.RUNS / run_id).mkdir()
+        for name in ("run.json", "heartbeat.json"):
+            (out / layout.run_file(run_id, name)).write_bytes(orjson.dumps(beat))
+    read: list[str] = []
+
+    class Slow(FaultyStore):
+        def list(self, prefix: str) -> Iterator[Object]:
+            yield from super().list(prefix)
+            clock.advance(60 if prefix == f"{out}/" and not redo else 0)
+
+        def _call(self, operation: str, uri: str, *how: Any) -> Any:
+            if operation == "read" and uri in (f"{out}/a.parquet", f"{out}/b.parquet"):
+                read.append(uri[-9:])
+            return super()._call(operation, uri, *how)
+
+    with wrap_stores(Slow):
+        assert run_job(Parted(), source, out, clock=clock, allow_concurrent=redo).state is RunState.COMPLETE
+    for_books = for_sweep = ["a.parquet", "b.parquet"]
+    assert sorted(read) == sorted(for_books if redo else for_books + for_sweep)
+    assert (verify(str(out)).findings == []) == (not redo)
