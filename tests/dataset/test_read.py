@@ -606,7 +606,8 @@ class TestColumnsThatAreNamed:
     def test_two_of_one_name_that_are_not_asked_for_do_not_matter(
         self, folder: Path, tmp_path: Path, options: Any, twice_in: str
     ) -> None:
-        """In the first file as in another; one that is asked for is refused before anything is read."""
+        """In the first file as in another; one that is asked for, by a function of rows too, is refused before anything
+        is read."""
         for name in "ab":
             columns = [("x", [1, 2]), ("y", [name, None]), *([("x", [3, 4])] if name == twice_in else [])]
             table = pa.Table.from_arrays([pa.array(values) for _, values in columns], [one for one, _ in columns])
@@ -616,7 +617,8 @@ class TestColumnsThatAreNamed:
         assert (read.take_all(), read.count()) == (rows, 4)
         assert curate.read_parquet(folder, filter=pc.field("y") == "b", **options).take_all() == rows[2:3]
         assert read.write_parquet(tmp_path / "out", backend="inline").state == "complete"
-        for wrong in ({}, {"columns": ["x"]}) if twice_in == "a" else ():
+        by_function: dict[str, Any] = {"columns": ["y"], "filter": lambda row: row["y"] == "b"}
+        for wrong in ({}, {"columns": ["x"]}, by_function) if twice_in == "a" else ():
             with pytest.raises(ConfigError, match=r"^column 'x' is in .*a\.parquet 2 times; write it again, each with"):
                 curate.read_parquet(folder, **wrong)
 

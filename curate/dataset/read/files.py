@@ -96,7 +96,9 @@ def read_parquet(
     """
     how = ReadAs(Format.PARQUET, schema)
     names = None if columns is None else key_columns("read_parquet(columns=...)", columns)
-    found = _files("read_parquet", paths, how, FOLDERS_ARE_COLUMNS | options | {"columns": names})
+    # A function of rows is given all columns.
+    read = {"columns": None if callable(filter) else names}
+    found = _files("read_parquet", paths, how, FOLDERS_ARE_COLUMNS | options | read)
     if filter is not None:
         found = found.filter(filter)
     return found if names is None else chosen(found, "read_parquet(columns=...)", names)
