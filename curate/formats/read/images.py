@@ -1,5 +1,6 @@
 """Images, decoded by pillow: one row a file, an array of height x width x bands numbers from 0 to 255. One that has
-other numbers is a bad row: pillow makes 255 of all above, and leaves fractions out.
+other numbers is a bad row: pillow makes 255 of all above, and leaves fractions out. Of colours of 16 bits, it has the
+upper eight.
 
 Images of one size are tensors (Arrow's fixed_shape_tensor: numpy sees one array of all images). Those that keep their
 own sizes are lists of rows of pixels, a tenth as fast in numpy and pandas. Images of one band have no last dimension.
