@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,10 +14,12 @@ import pyarrow as pa
 from curate.clock import Clock
 from curate.dataclass import replace
 from curate.driver.rivals import running_drivers
-from curate.errors import ConfigError, GenerationMismatch, ObjectNotFound, ShardError, StorageError
+from curate.errors import ConfigError, CurateError, GenerationMismatch, ObjectNotFound, ShardError, StorageError
+from curate.keywords import start_over
 from curate.ledger import layout
 from curate.ledger.ledger import Ledger
 from curate.ledger.listing import OutputListing, OutputMatch, match_outputs
+from curate.ledger.stages import ExchangeReport
 from curate.log import get_logger
 from curate.objects.record import read_record
 from curate.prefetch import Threads
@@ -172,21 +174,33 @@ def _others_replace(prepared: Prepared, listing: OutputListing, clock: Clock) ->
     return any(beat.replaces for beat, _ in running_drivers(prepared.ledger, others, clock, wait=False))
 
 
-def publish_shard_index(prepared: Prepared) -> None:
+def refuse_lost_rows(exchanges: Iterable[ExchangeReport]) -> None:
+    """Raises CurateError if an exchange wrote fewer rows than it read, or more."""
+    for one in exchanges:
+        if one.rows_in != one.rows_out:
+            raise CurateError(
+                f"the exchange of {one.name} read {one.rows_in:,} rows and wrote {one.rows_out:,}, so the output must "
+                f"not be used; {start_over()}, and report this as an error of curate's or the store's"
+            )
+
+
+def publish_shard_index(prepared: Prepared, generations: Any, clock: Clock) -> Any:
     """Publishes the file that names all outputs, where the format wants one, of a job of which all are there.
 
     As with the summary, one that adds shards has the last word: it removes the file before it does, and this one looks
-    at the plan once the file is there.
+    at the plan once the file is there. To make it takes long, for the head of each output is read: so all outputs are
+    looked at once more, and the ranks of shards that are not done after all are returned, as by `final_check`.
     """
     ledger, suffix = prepared.ledger, prepared.record.suffix
     if suffix != INDEXED or prepared.history.summarised:
-        return
+        return ()
     listing = ledger.list()
     now = match_outputs(prepared.plan, listing, suffix)
     if now.done.all() and not _plan_has_grown(ledger, prepared.listing):
         published = publish_index(ledger, listing, now.position, suffix, prepared.record.fingerprint)
         if published is not None and _plan_has_grown(ledger, prepared.listing):
             _remove(ledger, published.uri, published)
+    return final_check(prepared, generations, clock)
 
 
 def publish_summary(prepared: Prepared, value: Mapping[str, Any]) -> None:

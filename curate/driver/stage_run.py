@@ -17,6 +17,7 @@ from curate.driver.finish import (
     late_outputs,
     publish_shard_index,
     publish_summary,
+    refuse_lost_rows,
     standing,
     what_stands,
 )
@@ -25,8 +26,7 @@ from curate.driver.rivals import refuse_rivals, refuse_rivals_in_stages
 from curate.driver.run_recorder import RunRecorder
 from curate.driver.signals import Signals
 from curate.driver.stage_progress import StageHandle
-from curate.errors import CannotBeMet, ConfigError, CurateError, ObjectNotFound, StorageError
-from curate.keywords import start_over
+from curate.errors import CannotBeMet, ConfigError, ObjectNotFound, StorageError
 from curate.ledger import layout
 from curate.ledger.run_log import new_run_id
 from curate.ledger.side_outputs import companion, companion_name, side_name
@@ -430,19 +430,16 @@ class _Run:
         # Rows set aside that no output named when this run began may be named by now, by what another one replaced.
         sweeps = self.prepared.listing.quarantine and not self.prepared.history.summarised
         looks = sweeps or self.account.scheduler.launched
+        known, ranks = (self.prepared, self.account.generations, self.clock), ()
         if looks or owned.was_paused_since((self.account.started, self.account.started_s)):
-            ranks = final_check(self.prepared, self.account.generations, self.clock)
-            if len(ranks):
-                self._disturbed(ranks)
-                return False
+            ranks = final_check(*known)
+        if not len(ranks):
+            refuse_lost_rows(self.account.exchanges())
+            ranks = publish_shard_index(*known)
+        if len(ranks):
+            self._disturbed(ranks)
+            return False
         looked = owned.moment()
-        for one in self.account.exchanges():
-            if one.rows_in != one.rows_out:
-                raise CurateError(
-                    f"the exchange of {one.name} read {one.rows_in:,} rows and wrote {one.rows_out:,}, so the "
-                    f"output must not be used; {start_over()}, and report this as an error of curate's or the store's"
-                )
-        publish_shard_index(self.prepared)
         publish_summary(self.prepared, value)
         # Paused since, it may have written that over what an overwrite has begun to remove.
         return self._conclude() if owned.was_paused_since(looked) else True

@@ -22,11 +22,13 @@ from curate.ledger.summary import Summary
 from curate.observe.verify import verify
 from curate.storage.faults import Fault
 from curate.stores import memory
-from curate.stores.open import open_store
+from curate.stores.faulty import FaultyStore
+from curate.stores.open import open_store, wrap_stores
 from curate.testing.local import run_local
 from curate.testing.stores import faulty_stores
 from jobs.tokens import Tokenize
 from tests.job.inline import run_job
+from tests.support.fakes import FakeClock
 from tests.support.harness import Place, Zygote, check_same, outputs, totals
 from tests.support.sweeps import Sweep
 from tests.support.tiny_tokenizers import END, WORDS, byte_level
@@ -374,6 +376,26 @@ class TestIndex:
         (shards.out / "index.json").unlink()
         assert shards.run("mds").attempts == 0
         assert shards.bytes() == expected
+
+    @pytest.mark.parametrize("at", ["read", "publish"])
+    def test_it_takes_long_to_make(self, shards: Shards, at: str) -> None:
+        """Of thousands of outputs in a bucket, as the head of each is read, which is no pause; what is removed
+        meanwhile is made again before it is said that all is done."""
+        clock, calls = FakeClock(), itertools.count(1)
+
+        class Slow(FaultyStore):
+            def _call(self, operation: str, uri: str, *how: Any) -> Any:
+                if operation == at and uri.endswith(".mds" if at == "read" else "index.json"):
+                    call = next(calls)
+                    assert call < 20
+                    clock.advance(20)
+                    if at == "publish" and call == 1:
+                        (shards.out / "0.mds").unlink()
+                return super()._call(operation, uri, *how)
+
+        with wrap_stores(Slow):
+            assert shards.run("mds", clock=clock).state == "complete"
+        assert verify(str(shards.out)).findings == []
 
     def test_one_of_somebody_else_stays(self, shards: Shards) -> None:
         shards.out.mkdir()
