@@ -67,6 +67,8 @@ _OTHER_TYPE = re.compile(
 """A reason for which another type may help: the column, what its values are not, and what JSON has instead."""
 _BEYOND = "decimal128(38, 0), or float64 if digits may be lost"
 """What whole numbers beyond a column's type are read as."""
+_BOTH = "float64 if digits may be lost"
+"""As what these and fractions are."""
 _SHOWN = 10
 """Columns that are named."""
 
@@ -90,8 +92,8 @@ def advice(reasons: Iterable[str]) -> list[str]:
             type = "float64" if instead == "fraction" else _BEYOND if expected is None else "" if instead else "string"
             types.setdefault(column, set()).add(type)
     for several_types in types.values():
-        if "float64" in several_types:
-            several_types.discard(_BEYOND)
+        if several_types == {"float64", _BEYOND}:
+            several_types ^= {"float64", _BEYOND, _BOTH}
     held = [f"{column} as {min(one)}" for column, one in types.items() if len(one) == 1 and all(one)]
     mixed = [column for column, one in types.items() if len(one) > 1 or not all(one)]
     told = [f"{DECLARE}; these rows are read with {', '.join(held[:_SHOWN])}"] if held else []

@@ -750,3 +750,6 @@ class TestOtherTypes:
             curate.read_json(tmp_path).take_all()
         read = curate.read_json(tmp_path, schema=pa.schema([("id", pa.decimal128(38, 0))]))
         assert [int(row["id"]) for row in read.take_all()] == [1, *[number] * 3]
+        (tmp_path / "1.jsonl").write_text(f'{{"id": {number}}}\n{{"id": 0.5}}\n' * 3)
+        with pytest.raises(CurateError, match="with 'id' as float64 if digits may be lost; "):
+            curate.read_json(tmp_path).take_all()
