@@ -10,6 +10,7 @@ record. It reads the first line of the third alone, as text. There checksums of 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, BinaryIO
@@ -27,6 +28,7 @@ TYPES: Mapping[int, np.dtype[Any]] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}
 _END = struct.Struct("<Q")
 _HEAD_BYTES = 512
 """All lines of a metadata file of curate."""
+_CHECKSUM = re.compile(rb"crc32 ([0-9a-f]{8}) ([a-z.]+)")
 
 
 def encode_ends(lengths: npt.NDArray[Any]) -> bytes:
@@ -50,10 +52,10 @@ def encode_metadata(itemsize: int, tokens: int, checksums: Mapping[str, int]) ->
 
 
 def read_metadata(store: Store, object: Object) -> dict[str, int]:
-    """Returns the checksums that a metadata file of curate has of the other files, by suffix."""
+    """Returns the checksums that a metadata file of curate has of the other files, by suffix: of one that is damaged,
+    those that can be read."""
     lines = store.read(object.uri, 0, min(_HEAD_BYTES, object.size)).split(b"\n")
-    words = [line.decode("ascii", "replace").split() for line in lines if line.startswith(b"crc32 ")]
-    return {suffix: int(value, 16) for _, value, suffix in words}
+    return {found[2].decode(): int(found[1], 16) for line in lines if (found := _CHECKSUM.fullmatch(line))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from curate.formats.read.webdataset import KEY, NUMBERS, TEXTS, kind_of
 from curate.formats.rows import read, sample_schema
 from curate.objects.bad_line import RejectedRow
 from curate.objects.compress import STORED
-from curate.objects.record import OutputFormat
+from curate.objects.record import OF_TOKENS, OutputFormat
 from curate.objects.stream import Codec, StoredStream
 from curate.objects.tar import samples
 from curate.storage.protocol import Object, Store
@@ -59,8 +59,9 @@ def preview(
         return _parquet(store, object, columns)
     if format is OutputFormat.RUN:
         return _run(store, object, columns)
-    if format is OutputFormat.SINK:
-        raise ConfigError(f"{object.uri} was written by a curate.Datasink: only readers of its format have its rows")
+    if format is OutputFormat.SINK or format in OF_TOKENS:
+        told = "by a curate.Datasink" if format is OutputFormat.SINK else f"as {format}"
+        raise ConfigError(f"{object.uri} was written {told}: only readers of its format have its rows")
     packed: Codec | None = None if codec == STORED else "gzip" if codec == "gzip" else "zstd"
     held = None if format not in NOT_TOLD or not held else all_nullable(held.remove_metadata())
     file = FileSlice(store, object, Encoding(Format(format.value), packed))

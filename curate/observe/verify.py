@@ -20,6 +20,7 @@ from curate.ledger.stages import exchanges, parse_stages
 from curate.observe.checks.output import Checker, Finding, is_another, name_of
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
+from curate.stage.shard_index import INDEXED, index_of
 from curate.tasks.books import Books, UpstreamBooks
 
 READERS = 8
@@ -210,12 +211,28 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
             report.closed, differences = False, []
         for reason in differences:
             report.add(Finding("summary", layout.SUMMARY, reason, remove))
+        if report.closed and not report.counts["record"] and not report.counts["damaged"]:
+            for finding in _index(found):
+                report.add(finding)
     return report
 
 
 def _reopened(found: FoundJob) -> bool:
     """Returns whether a job that was complete when listed is not any more, or again: its summary was removed since."""
     return is_another(found.ledger.store, found.ledger.uri(layout.SUMMARY), found.listing.summary)
+
+
+def _index(found: FoundJob) -> Iterator[Finding]:
+    """Yields what is off with the file that names all outputs of a complete job, where the format wants one."""
+    listing, store, uri = found.listing, found.ledger.store, found.ledger.uri(layout.INDEX)
+    row = listing.row(layout.INDEX)
+    there = None if row < 0 else listing.object(found.ledger.root, row)
+    if found.job["suffix"] != INDEXED or is_another(store, uri, there):
+        return
+    if there is None:
+        yield Finding("missing", layout.INDEX, "the job was complete with it; run the job again")
+    elif store.read(uri) != index_of(found.ledger, listing, found.matched.position, found.job["fingerprint"]):
+        yield Finding("damaged", layout.INDEX, "it does not say of the outputs what they are", (layout.INDEX,))
 
 
 def _blame(report: VerifyReport, schema: str) -> None:

@@ -58,6 +58,19 @@ def publish_index(
     """
     if suffix != INDEXED:
         return None
+    data = index_of(ledger, listing, position, fingerprint)
+    uri = ledger.uri(layout.INDEX)
+    published = ledger.store.publish(uri, data)
+    if published.outcome is not Outcome.DIFFERENT:
+        return published.object
+    if own_index(ledger, ledger.list(), suffix) is None:
+        return None
+    # Of fewer outputs, or of some that were made again.
+    return ledger.store.replace(uri, data)
+
+
+def index_of(ledger: Ledger, listing: OutputListing, position: Any, fingerprint: str) -> bytes:
+    """Returns the index of the outputs at these places of a listing, in the order of the plan. Raises CorruptInput."""
     found = listing.objects.take(position, "name", "size")
     files = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
@@ -72,15 +85,7 @@ def publish_index(
         if head.samples:
             # Readers divide by the samples of a shard.
             shards.append({"basename": name, "bytes": size, "samples": head.samples})
-    data = encode_index(about or {}, shards, {_OWNER: fingerprint})
-    uri = ledger.uri(layout.INDEX)
-    published = ledger.store.publish(uri, data)
-    if published.outcome is not Outcome.DIFFERENT:
-        return published.object
-    if own_index(ledger, ledger.list(), suffix) is None:
-        return None
-    # Of fewer outputs, or of some that were made again.
-    return ledger.store.replace(uri, data)
+    return encode_index(about or {}, shards, {_OWNER: fingerprint})
 
 
 def remove_index(ledger: Ledger, listing: OutputListing, suffix: str) -> None:

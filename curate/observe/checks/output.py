@@ -123,8 +123,8 @@ class Checker:
             findings += self._side(side, beside, name, carried.record)
         checksums = read_metadata(self._store, object) if self._format is OutputFormat.DATATROVE else {}
         for side, called, other in self._found.companions(rank):
-            if (checksum := checksums.get(f".{side}")) is not None and other is not None:
-                findings += self._bytes(called, other, checksum, name)
+            if other is not None and f".{side}" in layout.BARE:
+                findings += self._bytes(called, other, checksums.get(f".{side}"), name)
             else:
                 findings += self._side(side, (called, other), name, carried.record)
         return OutputFindings(findings, books, file)
@@ -183,8 +183,10 @@ class Checker:
         rows = record["counters"].get(counter(side))
         return self._rows(off, object, carried, self._sides.get(side), schema_name(side), rows)
 
-    def _bytes(self, name: str, object: Object, checksum: int, main: str) -> list[Finding]:
-        """Returns what is off with a file that carries no record, but whose checksum is known."""
+    def _bytes(self, name: str, object: Object, checksum: int | None, main: str) -> list[Finding]:
+        """Returns what is off with a file that carries no record, but whose checksum the main one of its shard has."""
+        if checksum is None:
+            return [Finding("damaged", name, f"{main}, which has its checksum, is damaged there", (main, name))]
         try:
             check_bytes(self._store, object, Carried({}, object.size, checksum))
         except CorruptInput as error:
