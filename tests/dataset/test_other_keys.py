@@ -12,6 +12,7 @@ import pytest
 import structlog.testing
 
 import curate
+from curate.objects import tar
 from curate.pipeline.shard_books import OTHER_KEYS
 from curate.sources import columns
 
@@ -50,6 +51,26 @@ def test_rows_with_more_keys_than_columns_are_counted(seed: int, tmp_path: Path)
     assert summary.books.counters == ({OTHER_KEYS: left_out} if left_out else {})
     summary = whole.random_shuffle(seed=1).write_parquet(tmp_path / "shuffled", backend="inline")
     assert summary.books.counters == ({OTHER_KEYS: left_out} if left_out else {})
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["jsonl", "webdataset"])
+def test_rows_that_are_set_aside_are_not_counted(packed: bool, tmp_path: Path) -> None:
+    """Nothing of them is in the output, so that nothing is left out of it."""
+    rows: Rows = [
+        {"n": number if number % 3 else "x", "m": 1, **({"more": 1} if number % 2 else {})} for number in range(24)
+    ]
+    (tmp_path / "in").mkdir()
+    for number, some in enumerate([[{"n": 1, "m": 1}], rows]):
+        if packed:
+            files = [tar.packed(f"{at}.json", orjson.dumps(row)) for at, row in enumerate(some)]
+            (tmp_path / "in" / f"{number}.tar").write_bytes(b"".join([*files, tar.END]))
+        else:
+            (tmp_path / "in" / f"{number}.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in some))
+    read = curate.read_webdataset if packed else curate.read_json
+    books = read(tmp_path / "in").using(max_bad_rows="100%").write_parquet(tmp_path / "out", backend="inline").books
+    fit = [row for row in rows if row["n"] != "x"]
+    assert (books.quarantined, books.rows_out) == (len(rows) - len(fit), len(fit) + 1)
+    assert books.counters == {OTHER_KEYS: sum("more" in row for row in fit)}
 
 
 def left_out(value: Any, read: Any) -> bool:

@@ -20,9 +20,15 @@ Build = Callable[[Sequence[Any], dict[int, str]], pa.Array]
 class Gathered:
     """Takes rows, and yields them as tables of one schema."""
 
-    def __init__(self, schema: pa.Schema, columns: Sequence[Build], on_bad_row: OnBadRow) -> None:
-        """`columns` make the values of each field."""
-        self._schema, self._columns, self._on_bad_row = schema, columns, on_bad_row
+    def __init__(
+        self,
+        schema: pa.Schema,
+        columns: Sequence[Build],
+        on_bad_row: OnBadRow,
+        on_rows: Callable[[Sequence[Sequence[Any]]], None] | None = None,
+    ) -> None:
+        """`columns` make the values of each field. `on_rows` is told the values of the rows of each table."""
+        self._schema, self._columns, self._on_bad_row, self._on_rows = schema, columns, on_bad_row, on_rows
         self._nullable = all_nullable(schema)
         self._rows: list[tuple[int, bytes | str, Sequence[Any]]] = []
         self._bad: list[RejectedRow] = []
@@ -61,6 +67,8 @@ class Gathered:
         for one in sorted(bad, key=lambda row: row.line):
             self._on_bad_row(one)
         if len(rows) > len(misfits):
+            if self._on_rows is not None:
+                self._on_rows([values for at, (_, _, values) in enumerate(rows) if at not in misfits])
             table = pa.Table.from_arrays(arrays, schema=self._nullable)
             kept = pa.array([at not in misfits for at in range(len(rows))])
             yield table.filter(kept) if misfits else table

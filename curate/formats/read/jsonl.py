@@ -69,11 +69,14 @@ def read_jsonl(
         except (orjson.JSONDecodeError, AttributeError):
             rows, numbers = _sort_out(lines, seen, bad, parse, on_blank_line)
             values = [[row.get(column.name) for row in rows] for column in columns]
-        if on_other_keys is not None and (others := other_keys(columns, rows))[0]:
-            on_other_keys(*others)
         misfits: dict[int, str] = {}
         arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
         find_nulls(arrays, schema, misfits)
+        if on_other_keys is not None:
+            # Of a row that is set aside, nothing is left out: all of it is in quarantine.
+            whole = [row for at, row in enumerate(rows) if at not in misfits] if misfits else rows
+            if (others := other_keys(columns, whole))[0]:
+                on_other_keys(*others)
         table = pa.Table.from_arrays(arrays, schema=nullable)
         if misfits:
             for index, reason in misfits.items():

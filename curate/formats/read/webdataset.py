@@ -149,7 +149,14 @@ def read_webdataset(
     names = [name for name, _ in parts]
     documents = [field for field in schema if kind_of(field.name) == "json" and not is_binary(field.type)]
     columns = columns_of(pa.schema(documents), typed := file.encoding.typed_of(schema.names))
-    gathered = Gathered(schema, [_build(field, typed) for field in schema], on_bad_row)
+
+    def look(rows: Sequence[Sequence[Any]]) -> None:
+        found = (dict(zip(schema.names, values, strict=True)) for values in rows)
+        others = other_keys(columns, [{column.name: one[column.name] for column in columns} for one in found])
+        if on_other_keys is not None and others[0]:
+            on_other_keys(*others)
+
+    gathered = Gathered(schema, [_build(field, typed) for field in schema], on_bad_row, look if columns else None)
     at = schema.names.index(KEY) if KEY in schema.names else None
     with file.open() as source:
         for sample in samples(source, lambda part: all_read or (part in names and chosen(part))):
@@ -158,11 +165,6 @@ def read_webdataset(
             except _Misfit as misfit:
                 taken = gathered.reject(sample.number, str(misfit), misfit.args[1])
             else:
-                if on_other_keys is not None and columns:
-                    found = dict(zip(names, values, strict=True))
-                    others = other_keys(columns, [{column.name: found[column.name] for column in columns}])
-                    if others[0]:
-                        on_other_keys(*others)
                 if at is not None:
                     values.insert(at, sample.key)
                 size = sum(map(len, sample.files.values()))
