@@ -117,8 +117,8 @@ class Extract(FileJob):
             for number, (place, record) in enumerate(read):
                 whole = whole or isinstance(record, Record)
                 broken = broken or (record.reason if isinstance(record, Broken) else "")
-                kind = "" if isinstance(record, Broken) else record.headers.get("warc-type", "none").lower()
-                if isinstance(record, Record) and kind not in ("response", "conversion"):
+                kind = "" if isinstance(record, Broken) else record.headers.get("warc-type", "").strip().lower()
+                if isinstance(record, Record) and kind and kind not in ("response", "conversion"):
                     others[kind[:40]] += 1
                     continue
                 id = record.headers.get("warc-record-id", "").strip("<> ") or f"{file.id}:{number}"
@@ -135,8 +135,9 @@ class Extract(FileJob):
         row: dict[str, str | None] = {"id": id, "url": url, "date": fields.get("warc-date")}
         if isinstance(record, Broken):
             return _Found(number, place, row, broken=record.reason)
-        if url is None:
-            return _Found(number, place, row, broken="it has no WARC-Target-URI")
+        if not kind or url is None:
+            lacks = "WARC-Target-URI" if kind else "WARC-Type"
+            return _Found(number, place, row, broken=f"it has no {lacks}")
         if record.body is None:
             return _Found(number, place, row, dropped=TOO_LARGE)
         if kind == "conversion":

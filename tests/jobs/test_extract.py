@@ -121,6 +121,16 @@ def test_a_record_that_is_broken_is_set_aside_with_its_place() -> None:
     assert ran.summary.books.balanced
 
 
+@pytest.mark.parametrize("codec", [None, "gzip"])
+@pytest.mark.parametrize("kind", [b"", b"WARC-Type:\r\n", b"XARC-Type: response\r\n"])
+def test_a_record_that_does_not_say_its_kind_is_set_aside(kind: bytes, codec: str | None) -> None:
+    """It may be a page. Every record has to say it."""
+    ran = run(page(1), page(2).replace(b"WARC-Type: response\r\n", kind), codec=codec)
+    assert [one["reason"] for one in ran.quarantine] == ["it has no WARC-Type"]
+    assert url(2) in ran.quarantine[0]["row"]
+    assert (ran.summary.books.rows_out, ran.summary.books.counters) == (1, {})
+
+
 @pytest.mark.parametrize("name", ["a.warc", "a.jsonl", "a.txt.gz"])
 def test_a_file_that_is_no_archive_fails_its_shard(name: str) -> None:
     """One without any record, such as an empty one, has no page."""
