@@ -18,12 +18,13 @@ import orjson
 import pyarrow as pa
 
 from curate.arrow.expressions import refuse_unknown
+from curate.arrow.unknown import all_nullable, told_as_text
 from curate.clock import SystemClock
 from curate.dataclass import dataclass, replace
 from curate.dataset.dataset import Dataset
 from curate.dataset.read import files as read
 from curate.errors import ConfigError, CorruptInput, ObjectNotFound, WriteFailed
-from curate.formats.encoding import Format, detect
+from curate.formats.encoding import Format, ReadAs, detect
 from curate.keywords import naming_columns, option
 from curate.ledger.compression import decompress
 from curate.ledger.segments import done_events
@@ -64,6 +65,9 @@ _READERS: Mapping[Format, Callable[..., Dataset]] = {
     Format.TFRECORDS: read.read_tfrecords,
     Format.NUMPY: read.read_numpy,
 }
+
+_UNTYPED = (Format.CSV, Format.JSONL, Format.TFRECORDS)
+"""Formats that do not tell the types of their columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ def _refuse_nested(what: str, ds: Dataset, named: str, column: str) -> None:
 
 def _report(ds: Dataset, wanted: Wanted) -> dict[str, Any]:
     found = _job_at(wanted.corpus)
-    corpus = _sketch(ds, join(wanted.work, "rows"), wanted)
+    corpus = _sketch(ds, join(wanted.work, "rows"), wanted, _told_by(found))
     return report_of(corpus, wanted.corpus, None if found is None else _origin(found, wanted, ds))
 
 
@@ -175,21 +179,29 @@ def _dataset(paths: Sequence[str]) -> Dataset:
     # The first page of a listing: the dataset lists them all.
     first, _ = next(Search(pattern, open_store(pattern.prefix), {}).found())
     format = detect(first.uri).format
-    told: dict[str, Any] = {}
-    if format is Format.TFRECORDS and (found := _job_at(paths[0])) is not None:
-        # Later rows of a column may have several values where the first ones have one.
-        told["schema"] = found.ledger.read_schema("output") or None
+    how = _told_by(_job_at(paths[0])) if format in _UNTYPED else None
+    told = {"schema": how.schema} if how is not None and how.format is format else {}
     return _READERS[format](list(paths), allow_incomplete_input=True, **told)
 
 
-def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
-    """Returns the sketch of a dataset; those of its shards are kept below `work`."""
+def _told_by(found: FoundJob | None) -> ReadAs | None:
+    """Returns how outputs are read whose format does not tell their types: as the job held its rows to. What the first
+    rows look like need not hold for later ones: numbers are larger, and values are several. None if nobody knows."""
+    if found is None or found.written_as[0].value not in _UNTYPED:
+        return None
+    format, schema = Format(found.written_as[0].value), found.ledger.read_schema("output")
+    return ReadAs(format, all_nullable(told_as_text(schema.remove_metadata()))) if schema else None
+
+
+def _sketch(ds: Dataset, work: str, wanted: Wanted, how: ReadAs | None = None) -> Corpus:
+    """Returns the sketch of a dataset; those of its shards are kept below `work`. `how` is how a job told to read it,
+    which may be known better by now than when they were made."""
     options: dict[str, Any] = {"allow_incomplete_input": True, "drop_removed": True, "redo_stale": True}
     try:
         try:
             ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
         except ConfigError:
-            if not _is_untyped(work):
+            if how is None or not _reads_otherwise(work, how):
                 raise
             options |= {"overwrite": True, "yes": True}
             ds.write_datasink(work, Sketches(wanted.by), backend=wanted.backend, **options)
@@ -207,13 +219,12 @@ def _sketch(ds: Dataset, work: str, wanted: Wanted) -> Corpus:
     return merged or Corpus([])
 
 
-def _is_untyped(work: str) -> bool:
-    """Returns whether a report of TFRecords lies there that was made before the ledger of their job had a schema."""
+def _reads_otherwise(work: str, how: ReadAs) -> bool:
+    """Returns whether a report lies there that was made of rows that were read as others."""
     found = _job_at(work)
-    return found is not None and (found.job["job"], found.job["identity"].get("read")) == (
-        Sketches.job_name,
-        {"as": Format.TFRECORDS.value},
-    )
+    if found is None or found.job["job"] != Sketches.job_name:
+        return False
+    return bool(found.job["identity"].get("read") != orjson.loads(orjson.dumps(how.identity())))
 
 
 def _sketches(found: FoundJob) -> Iterator[Corpus]:

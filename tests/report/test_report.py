@@ -4,6 +4,7 @@ books of the job that made the corpus."""
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from curate.report.corpus import Corpus, Source
 from curate.report.html import document
 from curate.report.make import make_report, wanted
 from curate.report.model import score_bounds, sources_of
+from curate.sources import columns
 
 SOURCES = ("cc", "wiki", "forum")
 
@@ -386,3 +388,33 @@ def test_a_report_is_called_so_on_screens(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "a.parquet")
     make_report(wanted(str(tmp_path / "a.parquet"), work=str(tmp_path / "work"), backend="inline"))
     assert read_status(str(tmp_path / "work" / "rows"), 0.0).job == "report"
+
+
+@pytest.mark.parametrize(
+    ("format", "usual", "odd", "type"),
+    [
+        ("json", 1, 2**64 - 1, pa.uint64()),
+        ("csv", "1", "x", pa.string()),
+        ("json", None, ["x"], pa.list_(pa.string())),
+        ("csv", True, None, pa.bool_()),
+    ],
+)
+def test_outputs_are_read_as_their_job_wrote_them(
+    format: str, usual: Any, odd: Any, type: pa.DataType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CSV and JSON lines do not tell types, and the outputs that are looked at may lack what another one has. A report
+    that was made before of rows that were read as others is made anew."""
+    monkeypatch.setattr(columns, "MORE_FILES", 0)
+    parts = [pa.table({"v": pa.array([value], type)}) for value in (usual, odd, usual)]
+    getattr(curate.from_arrow(parts), f"write_{format}")(tmp_path / "out", backend="inline")
+    asked = wanted(str(tmp_path / "out"), backend="inline")
+    with (
+        monkeypatch.context() as patched,
+        nullcontext() if odd is None else pytest.raises(ConfigError, match="2 of 3 shards"),
+    ):
+        patched.setattr(make, "_told_by", lambda _: None)
+        make_report(asked)
+    report = make_report(asked)
+    (column,) = (one for one in report["columns"] if "[]" not in one["name"])
+    assert (report["rows"], column["nulls"]) == (3, [usual, odd, usual].count(None))
+    assert make_report(asked) == report
