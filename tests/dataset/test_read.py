@@ -392,6 +392,14 @@ class TestImages:
             image.fromarray(made[-1]).save(folder / f"{number}.png")
         return made
 
+    @pytest.mark.parametrize("format", ["gif", "tiff", "webp"])
+    def test_of_several_frames_it_is_the_first(self, format: str, tmp_path: Path) -> None:
+        """One row a file, whatever else is in it."""
+        image = pytest.importorskip("PIL.Image")
+        first, *others = (image.new("RGB", (2, 2), (shade, shade, shade)) for shade in (0, 255, 255))
+        first.save(tmp_path / f"a.{format}", save_all=True, append_images=others)
+        assert [np.unique(row["image"]).tolist() for row in curate.read_images(tmp_path).take_all()] == [[0]]
+
     def test_pixels_are_those_of_the_file(self, folder: Path, pixels: list[np.ndarray[Any, Any]]) -> None:
         """As lists, each of its own size, where no size was asked for."""
         rows = curate.read_images(folder, include_paths=True).take_all()

@@ -233,7 +233,8 @@ def read_images(
     `size` resizes images to (height, width); they are then tensors of height x width x bands (Arrow's
     fixed_shape_tensor). Without it each keeps its size, as a list of rows of pixels, which is slower. `mode` is one of
     pillow's: L (one band, no last dimension), RGB, RGBA, CMYK, YCbCr, HSV, LAB; images of another mode are converted.
-    With `include_paths`, the column `path` is the path of the image.
+    Of a file with several frames or pages (GIF, TIFF, WebP) it is the first one. With `include_paths`, the column
+    `path` is the path of the image.
 
     An image that cannot be read is a bad row: skipped with a warning, or quarantined by a write. A file is a shard, as
     for `read_binary_files`. Needs pillow: `pip install 'curate[images]'`. Raises ConfigError for a path that matches
