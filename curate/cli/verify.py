@@ -19,6 +19,11 @@ from curate.units import ellipsize, format_bytes, json_line, plain_line
 SHOWN_FINDINGS = 10
 """Findings of one kind that are printed; `--json` has more."""
 SHOWN_NAME = 60
+_MADE_BY_STAGES = {
+    "quarantine": "the rows were set aside by stages that were removed since",
+    "summary": "the totals are also of stages that were removed since",
+}
+"""Why what is off with them is not made again by the next run."""
 COLOURS = {OK: "green", INCOMPLETE: "yellow", DAMAGED: "red"}
 
 
@@ -106,8 +111,9 @@ def _next(report: VerifyReport, *, at_work: bool) -> Iterator[str]:
         others = report.counts.total() > len(report.findings)
         again = "; then verify again, for not all that is off is named" if others else ""
         yield f"remove {names}{whole}; then run the job again: it makes only that again{again}"
-    if any(one.kind == "summary" and not one.remove for one in report.findings) and not remove:
-        yield "start over (--overwrite, overwrite=True): the totals are also of stages that were removed since"
+    for kind, why in _MADE_BY_STAGES.items():
+        if any(one.kind == kind and not one.remove for one in report.findings) and not remove:
+            yield f"start over (--overwrite, overwrite=True): {why}"
     if any(one.kind == "foreign" and not one.left_behind for one in report.findings):
         yield "move the objects that are not of this job elsewhere, because readers of the output read them too"
     if remove:

@@ -7,7 +7,7 @@ outputs piece by piece, and keep only totals and problems. Missing outputs make 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -182,6 +182,9 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
     earlier = None if summary is None else UpstreamBooks.of(summary)
     report.earlier = None if earlier is None else earlier.books
     named = set() if earlier is None else {file for _, file in earlier.quarantine}
+    if not name:
+        for finding in _set_aside_before(found, checker, sorted(named)):
+            report.add(finding)
     for rank, result in ahead(checker.check, map(int, ranks), READERS):
         for finding in result.findings:
             report.add(finding)
@@ -215,6 +218,15 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
             for finding in _index(found):
                 report.add(finding)
     return report
+
+
+def _set_aside_before(found: FoundJob, checker: Checker, files: Iterable[str]) -> Iterator[Finding]:
+    """Yields what is off with rows that stages before the last one set aside: these may be gone, and nothing but the
+    summary names their files."""
+    reasons = {file: reason for file in files if (reason := checker.set_aside(file))}
+    if reasons and not _reopened(found):
+        for file, reason in reasons.items():
+            yield Finding("quarantine", file, reason.removeprefix(file).lstrip(": "))
 
 
 def _reopened(found: FoundJob) -> bool:

@@ -103,6 +103,33 @@ def test_totals_of_stages_that_are_gone(tmp_path: Path, capsys: pytest.CaptureFi
     assert verify(str(out)).state == OK
 
 
+@pytest.mark.parametrize("exchanges", [1, 2])
+@pytest.mark.parametrize("change", [cut, Path.unlink, other_rows])
+def test_rows_that_stages_set_aside_which_are_gone(
+    change: Callable[[Path], None], exchanges: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing but the summary names their files, and nothing else has these rows."""
+    write_jsonl(tmp_path / "in" / "a.jsonl", b'{"n": 1}\nno JSON\n')
+    out = tmp_path / "out"
+
+    def write(**how: bool) -> None:
+        ds = curate.read_json(tmp_path / "in").using(max_bad_rows=1).sort("n")
+        (ds if exchanges == 1 else ds.sort("n", descending=True)).write_parquet(out, backend="inline", **how)
+
+    write()
+    assert verify(str(out)).state == OK
+    (file,) = out.glob(QUARANTINE)
+    before = file.read_bytes()
+    change(file)
+    report = verify(str(out))
+    assert [(one.kind, one.object) for one in report.findings] == [("quarantine", str(file.relative_to(out)))]
+    assert report.state == DAMAGED
+    show_verified(str(out), SystemClock(), as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1].startswith("next      start over (--overwrite, overwrite=True)")
+    write(overwrite=True, yes=True)
+    assert (verify(str(out)).state, file.read_bytes()) == (OK, before)
+
+
 def test_rows_that_a_stage_set_aside_before_the_job_was_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

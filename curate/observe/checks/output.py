@@ -197,18 +197,23 @@ class Checker:
         """Returns what is off with the rows that an output says were set aside; empty if nothing is."""
         if name is None or not rows:
             return "" if name is None and not rows else f"its record says {rows:,} rows, and names {name or 'no file'}"
+        return self.set_aside(name, rows, ", which its record names,")
+
+    def set_aside(self, name: str, rows: int | None = None, named: str = "") -> str:
+        """Returns what is off with a file of rows that were set aside, so many if that is known; empty if nothing is.
+        `named`: by whom, for the reader."""
         if name not in self._files:
-            return f"{name}, which its record names, is gone"
+            return f"{name}{named} is gone"
         uri = self._found.ledger.uri(name)
         try:
             found, digest = count_quarantined(self._store, self._store.stat(uri))
         except ObjectNotFound:
-            return f"{name}, which its record names, is gone"
+            return f"{name}{named} is gone"
         except CorruptInput as error:
             return str(error).removeprefix(self._found.ledger.root + "/")
         if name != f"{layout.QUARANTINE}{digest}.jsonl.zst":
             return f"{name} is not what it was: the hash of its bytes is {digest}"
-        return "" if found == rows else f"{name} has {found:,} rows, the record says {rows:,}"
+        return "" if rows in (None, found) else f"{name} has {found:,} rows, the record says {rows:,}"
 
     def _held(self, stored_as: str, output: Callable[[int], Object | None]) -> pa.Schema | None:
         """Returns the schema that the job holds its outputs to: as stored, else what most of the first outputs have."""
