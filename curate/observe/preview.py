@@ -179,14 +179,17 @@ def broken_row(object: Object, row: RejectedRow) -> None:
 
 
 def _jsonl(file: FileSlice, columns: Sequence[str] | None) -> Iterator[bytes]:
-    for line in itertools.chain.from_iterable(file.lines()):
-        if columns is None:
-            yield line
-            continue
+    for number, line in enumerate(itertools.chain.from_iterable(file.lines()), 1):
+        # Of zstd nothing has a checksum that is looked at here: damaged bytes may come as a line.
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise CorruptInput(f"{file.uri}: a row is not JSON: {error}") from error
+            raise CorruptInput(f"{file.uri}: row {number:,} is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise CorruptInput(f"{file.uri}: row {number:,} is not an object")
+        if columns is None:
+            yield line
+            continue
         refuse_unknown(file.uri, columns or (), list(row))
         yield orjson.dumps({name: row[name] for name in columns})
 

@@ -14,12 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 import curate
+from curate.cli.head import show_head
 from curate.errors import ConfigError, CorruptInput
+from curate.objects.record import OutputFormat, read_carried
 from curate.observe.browse import rows
 from curate.observe.diff import compare_outputs
 from curate.observe.job import find_job
 from curate.observe.verify import verify
 from curate.report.make import make_report, wanted
+from curate.stores.open import open_store
 
 FIRST = 1_200
 """More rows than are looked at for types where nobody knows them."""
@@ -223,3 +226,22 @@ def test_a_value_that_cannot_be_shown_is_no_damaged_file(tmp_path: Path) -> None
     path.write_bytes(whole[:-1])
     with pytest.raises(CorruptInput, match="not a whole Parquet file"):
         list(rows(find_job(str(tmp_path / "out"))))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_json_lines_that_are_damaged_are_told(as_json: bool, tmp_path: Path) -> None:
+    """Nothing that is no row is shown for one, whichever byte is another: of zstd, most still unpack."""
+    curate.from_items([{"id": number, "text": "é\n" * number} for number in range(4)]).write_json(
+        tmp_path / "out", backend="inline"
+    )
+    (path,) = (one for one in (tmp_path / "out").iterdir() if one.is_file())
+    data, told = path.read_bytes(), 0
+    store = open_store(str(path))
+    size = read_carried(store, store.stat(str(path)), OutputFormat.JSONL, "zstd").data_bytes  # type: ignore[union-attr]
+    for at in range(size):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        try:
+            show_head(str(tmp_path / "out"), 10, columns=None, shard=None, side=None, as_json=as_json)
+        except CorruptInput as error:
+            told += "is not JSON" in str(error)
+    assert told
