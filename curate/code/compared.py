@@ -37,13 +37,14 @@ from curate.code.closures import (
     settings_of,
     value_text,
 )
-from curate.code.kinds import is_a, items_in, own_dict, pairs_in
+from curate.code.kinds import defaults_of_function, is_a, items_in, own_dict, pairs_in
 from curate.code.names import CHANGING, used_of_self
-from curate.code.own import DRAWN_FROM, Origin, Variable, told_from
-from curate.code.sources import Module, Sources
+from curate.code.own import DRAWN_FROM, NOTHING, Origin, Variable, told_from
+from curate.code.sources import Module, Sources, Used
 from curate.code.started import as_started
-from curate.code.syntax import is_literal
+from curate.code.syntax import defaults_in, is_literal, made_in
 from curate.code.tables import parts_of
+from curate.dataclass import replace
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 TABLES = (dict, list, tuple, set, frozenset)
@@ -57,6 +58,7 @@ _MADE = frozenset({"compile", "partial", "attrgetter", "itemgetter", "methodcall
 """What makes values of other libraries of what it is given alone."""
 _MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
 """And what is not called as the class of what it makes."""
+_Def = ast.FunctionDef | ast.AsyncFunctionDef
 _OWN = "its own"
 """Stands for what a process has of its own."""
 
@@ -220,6 +222,17 @@ def tells(variable: Variable) -> bool:
         return is_data(literal) and value_text("", literal) == value_text("", variable.value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Unhashable):
         return False
+
+
+def given_defaults(used: Used, name: str, function: types.FunctionType) -> Iterator[Variable]:
+    """Yields the defaults of a function that a statement defines, or that is in one; nothing if it has no such one."""
+    is_it = isinstance(used.statement, _Def) and used.statement.name == function.__name__
+    made: Any = [used.statement] if is_it else made_in(used.statement, function.__code__)
+    for arg, default in defaults_of_function(function).items() if made else ():
+        found = [(True, node) for by in made if (node := defaults_in(by.args).get(arg)) is not None] or NOTHING
+        one = Variable(f"{name}.{arg}", as_started(function, arg, default), used, found)
+        # Lambdas of one line look alike.
+        yield next((told for pair in found if tells(told := replace(one, assigned=[pair]))), one)
 
 
 def is_of_parts(value: Any) -> bool:

@@ -9,7 +9,6 @@ file (a notebook), the compiled code of its methods.
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import types
 from collections.abc import Collection, Iterator
@@ -17,7 +16,7 @@ from typing import Any
 
 from curate.around import contextmanager
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
-from curate.code.kinds import is_a
+from curate.code.kinds import functions_in, is_a
 from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.started import BEGUN
 from curate.code.syntax import source_of
@@ -79,7 +78,7 @@ def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
         if name in told or name in getattr(cls, "_params", {}) or _made_by_python(name, value):
             continue
         with _refusing(f"{cls.__name__}.{name}", instead):
-            functions = list(_functions(value))
+            functions = list(functions_in(value))
             if not functions:
                 yield BEGUN.told(cls, name, f"{name} = {value_text(f'{cls.__name__}.{name}', value)}")
             yield from map(function_text, functions)
@@ -99,17 +98,6 @@ def _refusing(what: str, instead: str) -> Iterator[None]:
             ) from (None if is_deep else error)
 
 
-def _functions(value: Any) -> Iterator[Any]:
-    if is_a(value, property):
-        candidates: list[Any] = [value.fget, value.fset]
-    elif is_a(value, functools.cached_property):
-        candidates = [value.func]
-    else:
-        candidates = [value.__func__ if is_a(value, _WITH_FUNCTION) else value]
-    yield from (one for one in candidates if is_a(one, types.FunctionType))
-
-
-_WITH_FUNCTION = (staticmethod, classmethod, types.MethodType)
 _COMPILED = (
     types.MethodDescriptorType,
     types.ClassMethodDescriptorType,

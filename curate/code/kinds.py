@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -14,6 +15,7 @@ from pathlib import PurePath
 from typing import Any, get_args
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_WITH_FUNCTION = (staticmethod, classmethod, types.MethodType)
 _HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
 DECIMAL_BITS = 14_000
 """Bits of numbers up to which Python makes decimals of them, however it is set up."""
@@ -133,6 +135,28 @@ def loaded(name: str) -> types.ModuleType | None:
     program, _ = _PROGRAMS.setdefault(id(has), (types.ModuleType(name), has))
     program.__dict__.update(has)
     return program
+
+
+def functions_in(value: Any) -> Iterator[types.FunctionType]:
+    """Yields the functions that an attribute of a class is made of; itself, if it is one.
+
+    >>> [one.__name__ for one in functions_in(property(lambda self: 1))]
+    ['<lambda>']
+    """
+    if is_a(value, property):
+        candidates = [value.fget, value.fset]
+    elif is_a(value, functools.cached_property):
+        candidates = [value.func]
+    else:
+        candidates = [value.__func__ if is_a(value, _WITH_FUNCTION) else value]
+    yield from (one for one in candidates if is_a(one, types.FunctionType))
+
+
+def defaults_of_function(function: Any) -> dict[str, Any]:
+    """Returns the defaults of a function, by the names of its arguments."""
+    code, given = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    return {**dict(zip(names[::-1], given[::-1], strict=False)), **(function.__kwdefaults__ or {})}
 
 
 def is_called(imported: str, value: Any) -> bool:

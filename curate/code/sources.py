@@ -85,6 +85,11 @@ class Used:
     root: str = ""
     """What it is called by where it is used, up to the first dot; empty if a function imports it."""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Returns where it lies: a module may be there by two names, of which one is `__main__`."""
+        return self.module.path, self.statement.lineno
+
 
 class Sources:
     """The user's modules as they are on disk, each parsed once."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from curate.code.kinds import is_a
 from curate.code.names import CHANGING, changes
-from curate.code.syntax import definition
+from curate.code.syntax import defaults_in, definition
 
 _NOT_CHANGED = (str, bytes, types.FunctionType, types.ModuleType, type)
 """Types of which most are that functions close over, and none is filled."""
@@ -133,12 +133,7 @@ def _sharing(function: types.FunctionType, name: str) -> Iterator[types.Function
 
 def _default_of(function: types.FunctionType, name: str) -> ast.expr | None:
     """Returns the expression of a default; None of a variable that is no argument, and of a lambda's."""
-    if (tree := definition(function)) is None:
-        return None
-    args = tree.args
-    positional = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
-    pairs = (*zip(positional, args.defaults, strict=False), *zip(args.kwonlyargs, args.kw_defaults, strict=True))
-    return next((default for arg, default in pairs if arg.arg == name), None)
+    return None if (tree := definition(function)) is None else defaults_in(tree.args).get(name)
 
 
 def _assigned(function: types.FunctionType, name: str) -> ast.expr | None:

@@ -113,6 +113,30 @@ def is_literal(node: ast.expr) -> bool:
     return True
 
 
+def defaults_in(args: ast.arguments) -> dict[str, ast.expr]:
+    """Returns the expressions of defaults, by the names of their arguments.
+
+    >>> list(defaults_in(ast.parse("lambda a, b=1, *, c, d=2: 0").body[0].value.args))
+    ['b', 'd']
+    """
+    positional = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
+    pairs = (*zip(positional, args.defaults, strict=False), *zip(args.kwonlyargs, args.kw_defaults, strict=True))
+    return {arg.arg: default for arg, default in pairs if default is not None}
+
+
+def made_in(statement: ast.AST, code: types.CodeType) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda]:
+    """Returns the functions in a statement that may be what code was compiled from: lambdas of one line look alike."""
+    names, found, here = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], [], []
+    for one in ast.walk(statement):
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            args = (*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs)
+            if getattr(one, "name", "<lambda>") == code.co_name and tuple(arg.arg for arg in args) == names:
+                found.append(one)
+                first = min([one.lineno, *(by.lineno for by in getattr(one, "decorator_list", ()))])
+                here += [one] if first <= code.co_firstlineno <= one.lineno else []
+    return here or found
+
+
 def qualname(code: types.FunctionType | type) -> str:
     """Returns the name that code was written with; `functools.wraps` gives a wrapper that of another function."""
     return code.__qualname__ if isinstance(code, type) else code.__code__.co_qualname

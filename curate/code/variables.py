@@ -27,6 +27,7 @@ from curate.code.compared import (
     asked_of_self,
     attributes_of,
     compared,
+    given_defaults,
     has_objects,
     held,
     is_cached,
@@ -40,7 +41,7 @@ from curate.code.compared import (
     says,
     tells,
 )
-from curate.code.kinds import defaults_of, is_a, is_called, is_path, loaded, own_dict
+from curate.code.kinds import defaults_of, functions_in, is_a, is_called, is_path, loaded, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
 from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
@@ -70,6 +71,7 @@ class Variables:
         self._attributes: dict[tuple[str, str], dict[str, None]] = {}
         self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
+        self._defaults: dict[int, types.FunctionType] = {}
         self._places: set[tuple[str, int]] = set()
         self._made: dict[int, str] = {}
         self._looked: dict[int, Variable] = {}
@@ -107,8 +109,8 @@ class Variables:
             value: Any = values.get(one.name)
             if is_a(value, type):
                 self.take_body(one, value)
-            elif isinstance(one.statement, _Def):
-                self._take_defaults(one, one.name, one.statement, value)
+            elif isinstance(one.statement, _Def) or is_a(value, types.FunctionType):
+                self._take_defaults(one, one.name, value)
 
     def trees(self, queue: list[Used], neutral: Collection[str] = ()) -> Iterator[str]:
         """Yields the statements in a queue as text, and those that they use, the nearest first; each once.
@@ -123,7 +125,7 @@ class Variables:
             if id(one.statement) not in self._seen:
                 # Kept, so that no other statement can come to have its id.
                 self._seen[id(one.statement)] = one.statement
-                self._places.add(_place(one))
+                self._places.add(one.place)
                 yield canonical(one.statement, () if at else neutral)
                 used = list(self._sources.used_by(one.module, one.statement))
                 self.take(one.module, one.statement, used)
@@ -143,15 +145,19 @@ class Variables:
                     if isinstance(one, types.ModuleType):
                         # The attributes that are asked of a module by its name are known.
                         further = self.take_all(one) if owner or one is not variable.value else []
-                        found |= {_place(each): each for each in further if _place(each) not in self._places}
+                        found |= {each.place: each for each in further if each.place not in self._places}
                         continue
                     is_method = bool(owner) and owner in qualname(one).split(".")[:-1]
                     used = None if is_method else self._sources.of(one)
                     if used is None and not owner and is_made_of_text(one, self._sources):
                         self._made[id(one)] = f"{variable.name} has {_short(made_text(one))}"
-                        found |= {_place(each): each for each in self._used_by_made(one)}
-                    elif used is not None and _place(used) not in self._places:
-                        found[_place(used)] = used
+                        found |= {each.place: each for each in self._used_by_made(one)}
+                    elif used is not None:
+                        found |= {used.place: used} if used.place not in self._places else {}
+                        if isinstance(one, type):
+                            self.take_body(used, one)
+                        else:
+                            self._take_defaults(used, one.__code__.co_name, one)
         return list(found.values())
 
     def take_all(self, module: types.ModuleType) -> list[Used]:
@@ -182,7 +188,8 @@ class Variables:
         for one in body:
             inner: Any = vars(cls).get(one.name) if isinstance(one, _Def | ast.ClassDef) else None
             if isinstance(one, _Def):
-                self._take_defaults(used, f"{called}.{one.name}", one, getattr(inner, "__func__", inner))
+                for function in functions_in(inner):
+                    self._take_defaults(Used(used.module, one, one.name), f"{called}.{one.name}", function)
             elif isinstance(one, ast.ClassDef) and is_a(inner, type):
                 self.take_body(Used(used.module, one, one.name), inner, f"{called}.{one.name}")
 
@@ -332,19 +339,16 @@ class Variables:
     def _is_computed_in(self, module: Module, name: str) -> bool:
         return any(self._sources.computes(*one) for one in module.imports.names.get(name, ()))
 
-    def _take_defaults(self, used: Used, name: str, statement: _Def, value: Any) -> None:
+    def _take_defaults(self, used: Used, name: str, value: Any) -> None:
         function: Any = inspect.unwrap(value) if callable(value) else None
-        if not is_a(function, types.FunctionType) or function.__name__ != statement.name:
+        if not is_a(function, types.FunctionType) or id(function) in self._defaults:
             return
-        args, given = statement.args, function.__defaults__ or ()
-        positional = [*args.posonlyargs, *args.args][-len(args.defaults) or None :]
-        found = [(arg.arg, node, at) for arg, node, at in zip(positional, args.defaults, given, strict=False)]
-        named = function.__kwdefaults__ or {}
-        pairs = zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        found += [(arg.arg, node, named[arg.arg]) for arg, node in pairs if node is not None and arg.arg in named]
-        for arg, node, default in found:
-            variable = Variable(f"{name}.{arg}", as_started(function, arg, default), used, [(True, node)])
-            self._found.setdefault((used.module.name, variable.name), variable)
+        for one in given_defaults(used, name, function):
+            self._defaults[id(function)] = function
+            key = used.module.name, one.name
+            while key in self._found:  # what others make is there as often as it was made
+                key = key[0], f"{key[1]}'"
+            self._found[key] = one
 
     def _add(
         self, name: str, value: Any, used: Used, statements: Sequence[ast.stmt], *, is_public: bool = False
@@ -439,11 +443,6 @@ def _made_above(statement: ast.stmt) -> list[ast.AST]:
 def _values(module: Module) -> Mapping[str, Any]:
     """Returns the values of a module's names; none if it is not imported."""
     return {} if (known := loaded(module.name)) is None else vars(known)
-
-
-def _place(used: Used) -> tuple[str, int]:
-    """Returns where a statement lies: a module may be there by two names, of which one is `__main__`."""
-    return used.module.path, used.statement.lineno
 
 
 def _short(text: str) -> str:

@@ -48,6 +48,17 @@ DEFAULTS = {
     "of one by name": f"def helper(a, *, k={K}): return k\ndef f(row): return helper(1)",
     "of a method": f"class f:\n    def __call__(self, batch, j=1, k={K}): return k",
     "of a class's own": f"class C:\n    @classmethod\n    def of(cls, k={K}): return k\ndef f(row): return C.of()",
+    "of a property": f"class C:\n    @property\n    def of(self, k={K}): return k\ndef f(row): return C().of",
+    "of a lambda": f"g = lambda row, k={K}: k\ndef f(row): return g(row)",
+    "of a lambda in a table": f"T = {{'a': lambda row, j=1: j, 'b': lambda row, k={K}: k}}\n"
+    "def f(row): return T['b'](row)",
+    "of one of two alike": f"T = [lambda row, k=1: k, lambda row, k={K}: k]\ndef f(row): return T[1](row)",
+    "of what a decorator puts into a list": f"T = []\n@T.append\ndef g(row, k={K}): return k\n"
+    "def f(row): return T[0](row)",
+    "of what a function makes": f"def make(j):\n    def g(row, *, k=j): return k\n    return g\n"
+    f"T = [make(0), make({K})]\ndef f(row): return T[1](row)",
+    "of the first one for a type": f"@functools.singledispatch\ndef g(x): return 0\n@g.register\ndef _(x: int, k={K}): "
+    "return k\n@g.register\ndef _(x: str): return 1\ndef f(row): return g(row)",
 }
 USES = {
     "a function": "def f(row): return k",
@@ -85,7 +96,7 @@ DO_NOT = {
     "code that is installed": f"k = textwrap.dedent if {K} == 1 else textwrap.indent",
 }
 HEAD = """
-import argparse, datetime, os, re, textwrap, time
+import argparse, datetime, functools, os, re, textwrap, time
 from pathlib import Path
 import numpy as np
 def f1(): pass

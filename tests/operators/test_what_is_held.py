@@ -265,6 +265,12 @@ VALUES = {
 }
 """Each computes its value as the program starts."""
 TOLD = {
+    "a default of what is in a list": "T = []\n@T.append\ndef h(x, k=1): return k\ndef f(row): return T[0](row)",
+    "defaults of lambdas": "T = [lambda x, k=1: k, lambda x, k=2: k]\ng = lambda x, k=1: k\n"
+    "def f(row): return T[0](g(row))",
+    "a default of what a function makes": "def make():\n    def h(x, k=1): return k\n    return h\nT = [make()]\n"
+    "def f(row): return T[0](row)",
+    "an attribute of a class in a list": "T = []\n@T.append\nclass C:\n    k = 1\ndef f(row): return T[0].k",
     "a default": "import collections\nP = collections.namedtuple('P', 'k', defaults=[1])\n"
     "class Q(P): pass\ndef h(x): return P().k\ndef f(row): return h(row)",
     "an attribute": "def h(x): return h.k\nh.k = [1, 2]\ndef f(row): return h(row)",
@@ -331,6 +337,11 @@ VALUES |= {
     "a slot that is asked for": f"{SLOT.replace('return self.k', 'pass')}v = Rule(read())\ndef f(row): return v.k",
     "an attribute by its name": f"{NUMBER}v = Rule(read())\ndef f(row): return getattr(v, 'k')",
     "a method of an object": f"{RULE}v = Rule(read()).o\ndef f(row): return v()",
+    "an attribute of a class that a decorator puts into a list": "T = []\ndef put(c): T.append(c); return c\n@put\n"
+    "class C:\n    k = read()\ndef f(row): return T[0].k",
+    "what a class in a list is derived with": "T = []\nclass B:\n"
+    "    def __init_subclass__(cls, k): T.append(cls); cls.k = k\nclass C(B, k=read()): pass\n"
+    "def f(row): return T[0].k",
     "a private name in a class": "class C: pass\nC._k = read()\ndef f(row): return C._k",
 }
 OWN = {
