@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import random
 import types
-from collections import ChainMap, UserDict, defaultdict, deque
+from collections import ChainMap, UserDict, deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -30,23 +30,22 @@ from curate.code.closures import (
     closed_over,
     fields_of,
     is_in_no_file,
-    is_of_curates,
     is_plain,
     module_of,
     owner_of,
     settings_of,
     value_text,
 )
-from curate.code.kinds import defaults_of_function, is_a, items_in, own_dict, pairs_in
+from curate.code.held import CODE, PARTIALS, attributes_of, is_object, is_of_user
+from curate.code.kinds import checks_of, defaults_of_function, is_a, items_in, own_dict, pairs_in
 from curate.code.names import CHANGING, used_of_self
-from curate.code.own import DRAWN_FROM, NOTHING, Origin, Variable, told_from
-from curate.code.sources import Module, Sources, Used
+from curate.code.own import DRAWN_FROM, NOTHING, Origin, Origins, Variable, told_from
+from curate.code.sources import Module, Sources, Used, names_assigned
 from curate.code.started import as_started
 from curate.code.syntax import defaults_in, is_literal, made_in
 from curate.code.tables import parts_of
 from curate.dataclass import replace
 
-CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
 TABLES = (dict, list, tuple, set, frozenset)
 _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
 """Mappings that are made of dictionaries."""
@@ -54,7 +53,10 @@ _LONG = 200
 """Of what is in another value, longer texts are hashed, in characters."""
 _GENERATORS = "numpy.random."
 """What the modules of what draws numbers in numpy begin with."""
-_MADE = frozenset({"compile", "partial", "attrgetter", "itemgetter", "methodcaller", "Generator"}) | DRAWN_FROM
+_MADE = (
+    frozenset({"compile", "partial", "partialmethod", "attrgetter", "itemgetter", "methodcaller", "Generator"})
+    | DRAWN_FROM
+)
 """What makes values of other libraries of what it is given alone."""
 _MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
 """And what is not called as the class of what it makes."""
@@ -102,37 +104,17 @@ def _viewed(value: Any) -> list[Any]:
     return list(value.maps) if is_a(value, ChainMap) else [dict(value)]
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Returns the attributes of an object, those in slots, too; asks the object for none that it computes."""
-    slots = {
-        name: one
-        for base in type(value).__mro__
-        for name, one in vars(base).items()
-        if isinstance(one, types.MemberDescriptorType)
-    }
-    found = {}
-    for name, one in slots.items():
-        with suppress(AttributeError):  # not set
-            found[name] = one.__get__(value)
-    return {**found, **own_dict(value)}
-
-
-def is_object(value: Any, sources: Sources) -> bool:
-    """Returns whether a value is an object of a class of the user's."""
-    return _is_of_user(type(value), sources)
-
-
 def has_objects(value: Any, sources: Sources) -> bool:
     """Returns whether a value is a table with objects of the user's classes in it."""
     if not is_a(value, TABLES):
         return False
     inner = chain.from_iterable(pairs_in(value)) if is_a(value, dict) else items_in(value)
-    return any(_is_of_user(cls, sources) for cls in {*map(type, inner)})
+    return any(is_of_user(cls, sources) for cls in {*map(type, inner)})
 
 
 def is_whole(value: Any) -> bool:
     """Returns whether of a value all counts, and not what is asked of it."""
-    return is_a(value, (*TABLES, *_VIEWS, deque, functools.partial)) or _is_drawn_from(value)
+    return is_a(value, (*TABLES, *_VIEWS, deque, *PARTIALS)) or _is_drawn_from(value)
 
 
 def says(value: Any, sources: Sources) -> bool:
@@ -155,11 +137,16 @@ def says(value: Any, sources: Sources) -> bool:
             queue += items_in(one)
         elif is_a(one, types.FunctionType):
             queue += (as_started(one, name, inner) for name, inner in closed_over(one))
-        elif is_a(one, functools.partial):
+        elif is_a(one, PARTIALS):
             queue += (one.func, *one.args, *one.keywords.values())
         elif is_a(one, types.MethodType):
             queue.append(one.__self__)
     return False
+
+
+def counts(value: Any, sources: Sources) -> bool:
+    """Returns whether an attribute of an object that code asks for is part of an identity."""
+    return is_data(value) or fields_of(value) is not None or says(value, sources)
 
 
 def compared(value: Any, sources: Sources, origin: Origin | None = None, folder: Path | None = None) -> Any:
@@ -233,6 +220,18 @@ def given_defaults(used: Used, name: str, function: types.FunctionType) -> Itera
         one = Variable(f"{name}.{arg}", as_started(function, arg, default), used, found)
         # Lambdas of one line look alike.
         yield next((told for pair in found if tells(told := replace(one, assigned=[pair]))), one)
+
+
+def given_checks(used: Used, cls: type, called: str, origins: Origins) -> Iterator[Variable]:
+    """Yields what the fields of a record are checked and converted by, where what is read is given to that."""
+    for name, checks in checks_of(cls).items():
+        body = [one for one in getattr(used.statement, "body", ()) if name in names_assigned(one)]
+        calls = [one for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
+        given = [one for call in calls for one in (*call.args, *(word.value for word in call.keywords))]
+        # Of a call, what it is given decides: which function of a library it calls is told.
+        nodes = [one for one in given if not (isinstance(one, ast.Call) and (one.args or one.keywords))]
+        if origins.of(used.module, nodes).reads:
+            yield Variable(f"{called}.{name}", checks, used, [(False, node) for node in nodes])
 
 
 def is_of_parts(value: Any) -> bool:
@@ -315,7 +314,7 @@ class _Walk:
         if is_a(value, types.FunctionType):
             closed = ((name, as_started(value, name, one)) for name, one in closed_over(value))
             return value.__code__.co_qualname, self._named(dict(closed), origin.variables)
-        if is_a(value, functools.partial):
+        if is_a(value, PARTIALS):
             return "partial", [self._inner(one) for one in (value.func, value.args, value.keywords)]
         if is_a(value, types.MethodType):
             return value.__func__.__qualname__, [] if is_a(value.__self__, type) else self._inner(value.__self__)
@@ -351,6 +350,19 @@ def _state_of(value: Any) -> Any:
     return value.state if hasattr(type(value), "state") else value.get_state(legacy=False)
 
 
+def set_on(value: enum.Enum, sources: Sources, origins: Origins) -> dict[str, Any]:
+    """Returns the attributes of a choice that are set from outside, or by what makes it and reads a value."""
+    cls, makers = type(value), list[tuple[Module, ast.AST]]()
+    for used in filter(None, map(sources.of, cls.__mro__)):
+        body = getattr(used.statement, "body", ())
+        makers += [(used.module, by) for by in body if getattr(by, "name", "") in ("__init__", "__new__")]
+    if makers and not any(origins.of(module, [by]).reads for module, by in makers):
+        return {}
+    left_out = {name for name, how in of_self(cls, sources) if how != "asked"}
+    has = {name: at for name, at in own_dict(value).items() if not (name in left_out or is_cached(cls, name))}
+    return {name: at for name, at in has.items() if name[-1] != "_" and counts(at, sources)}
+
+
 def asked_of_self(cls: type, sources: Sources) -> dict[str, None]:
     """Returns the attributes that a class asks of its objects, and sets only as they are made; `WHOLE` if handed on."""
     used = list(of_self(cls, sources))
@@ -366,81 +378,5 @@ def of_self(cls: type, sources: Sources) -> Iterator[tuple[str, str]]:
             yield from used_of_self(body)
 
 
-def _is_of_user(cls: type, sources: Sources) -> bool:
-    return cls.__module__ != "builtins" and not issubclass(cls, CODE) and sources.of(cls) is not None
-
-
 def is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
-
-
-def held(value: Any, sources: Sources) -> Iterator[types.FunctionType | types.ModuleType | type]:
-    """Yields the functions, classes and modules in a value, and the classes of what is in it, each once: in lists,
-    dictionaries, partials, methods and objects of the user's classes, and what functions close over, wrap and have as
-    defaults."""
-    seen, queue = set[int](), [value]
-    for one in queue:
-        if type(one) in PLAIN or id(one) in seen or is_plain(one):
-            continue
-        seen.add(id(one))
-        if any(type(one) is kind for kind in (dict, list, tuple)):  # of which there are millions
-            parts = chain(one, one.values()) if type(one) is dict else one
-            queue += [inner for inner in parts if type(inner) not in PLAIN]
-            continue
-        if is_a(one, types.FunctionType | types.ModuleType | type):
-            yield one
-        elif type(one).__module__ != "builtins":
-            queue.append(type(one))
-        queue += _within(one)
-        if not is_of_curates(type(one)) and is_object(one, sources):
-            queue += attributes_of(one).values()
-
-
-def _within(value: Any) -> Iterator[Any]:
-    if is_a(value, types.FunctionType):
-        yield from (inner for _, inner in closed_over(value))
-        yield from value.__defaults__ or ()
-        yield from (value.__kwdefaults__ or {}).values()
-    elif is_a(value, functools.partial | functools.partialmethod):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif is_a(value, types.MethodType):
-        owner = value.__self__ if is_a(value.__self__, type) else type(value.__self__)
-        yield value.__func__
-        if not is_of_curates(owner):
-            yield owner
-            yield from own_dict(owner_of(value)).values()
-    elif is_a(value, BOUND):
-        yield owner_of(value)
-    elif is_a(value, dict):
-        yield from items_in(value)
-        yield from (one for _, one in pairs_in(value))
-        if is_a(value, defaultdict):
-            yield value.default_factory
-    elif is_a(value, list | tuple):
-        yield from items_in(value)
-    elif is_a(value, set | frozenset):  # whose own order is another one in each process
-        yield from sorted((one for one in items_in(value) if not _is_plain(one)), key=_order)
-    elif is_a(value, property):
-        yield from (value.fget, value.fset)
-    elif is_a(value, staticmethod | classmethod):
-        yield value.__func__
-    elif is_a(value, functools.cached_property):
-        yield value.func
-    elif not is_a(value, type) and (fields := fields_of(value)) is not None:
-        yield from fields.values()
-    if not is_a(value, type) and (wrapped := own_dict(value).get("__wrapped__")) is not None:
-        yield wrapped
-
-
-def _is_plain(value: Any) -> bool:
-    return type(value) in PLAIN or (type(value) is tuple and all(type(one) in PLAIN for one in value))
-
-
-def _order(value: Any) -> tuple[str, str, str]:
-    """Returns what values in a set are sorted by: a name, and what else tells them apart in every process."""
-    named = types.FunctionType | types.MethodType | BOUND | type
-    try:
-        text = value_text("", value)
-    except (Unhashable, RecursionError):
-        text = ""  # of such an object only its class counts
-    return value.__qualname__ if is_a(value, named) else "", type(value).__qualname__, text

@@ -17,8 +17,8 @@ from curate.code.closures import (
     module_of,
     value_text,
 )
-from curate.code.compared import held
 from curate.code.digest import code_digest
+from curate.code.held import held
 from curate.code.kinds import is_a, loaded
 from curate.code.names import AROUND, globals_read, names_in
 from curate.code.sources import Module, Sources, Used, names_used

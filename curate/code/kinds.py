@@ -114,6 +114,16 @@ def defaults_of(cls: type) -> dict[str, Any]:
     return {name: one for name, one in found.items() if above.get(name, found) is not one}
 
 
+def checks_of(cls: type) -> dict[str, list[Any]]:
+    """Returns what the fields of a class of attrs or pydantic are converted and checked by; none of another class."""
+    has = own_dict(cls) if issubclass(type(cls), type) else {}
+    attributes, fields = has.get("__attrs_attrs__"), has.get("__pydantic_fields__")
+    found = {name: list(one.metadata) for name, one in fields.items()} if type(fields) is dict else {}
+    if isinstance(attributes, tuple):
+        found = {one.name: [by for by in (one.converter, one.validator) if by] for one in attributes}
+    return {name: one for name, one in found.items() if one}
+
+
 def loaded(name: str) -> types.ModuleType | None:
     """Returns a module that this process has imported. What cProfile or `trace` runs calls itself `__main__`, and is no
     module: one with its names stands for it.

@@ -370,7 +370,7 @@ def _asked(node: ast.AST) -> tuple[ast.expr, str] | None:
 def _whole(nodes: Sequence[ast.AST], own: str, modules_of: Callable[[str], list[str]]) -> Iterator[str]:
     """Yields the modules of which expressions may use anything: those that are handed on and not asked for a name, that
     are imported by a call, and their `own` if it is looked through."""
-    asked = {id(one[0]) for one in map(_asked, nodes) if one is not None}
+    asked = {id(one[0]) for one in map(_asked, nodes) if one is not None and one[1] != "__dict__"}
     for node in nodes:
         match node:
             case ast.Name(str(name), ast.Load()) if id(node) not in asked:

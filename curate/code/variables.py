@@ -18,29 +18,31 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
 from curate.code.closures import PLAIN, closed_over, fields_of, is_environment, made_text, value_text
 from curate.code.compared import (
-    CODE,
+    TABLES,
     asked_of_self,
-    attributes_of,
     compared,
+    counts,
+    given_checks,
     given_defaults,
     has_objects,
-    held,
     is_cached,
     is_data,
     is_made_of_text,
-    is_object,
     is_of_parts,
     is_stated,
     is_whole,
     of_self,
     says,
+    set_on,
     tells,
 )
+from curate.code.held import CODE, attributes_of, held, is_object, registered
 from curate.code.kinds import defaults_of, functions_in, is_a, is_called, is_path, loaded, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
 from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
@@ -185,6 +187,8 @@ class Variables:
             has |= defaults_of(cls.__bases__[0])
         for name in sorted(has.keys() - {*self._left_out.get(cls, ())}):
             self._add(f"{called}.{name}", has[name], used, body, is_public=not name.startswith("_"))
+        for check in given_checks(used, cls, called, self._origins):
+            self._found.setdefault((used.module.name, f"{check.name} checks"), check)
         for one in body:
             inner: Any = vars(cls).get(one.name) if isinstance(one, _Def | ast.ClassDef) else None
             if isinstance(one, _Def):
@@ -225,15 +229,25 @@ class Variables:
                 yield f"{one.name} is a {kind.__qualname__}"
             if (origin := self._origin(one)) is not None:
                 yield from self._text(one, origin)
+        elif key in self._changed and is_a(one.value, TABLES):
+            yield from self._registered(one)
         if one.is_method and not (is_a(one.value, types.FunctionType) and one.is_computed):
             origin = self._origins.of(one.used.module, [*(node for _, node in one.assigned), *one.decorators])
             if origin.reads or (one.is_set and (one.assigned or self._is_asked(one))):
                 for function in self._functions(one):
                     yield from self._closed(one, origin, function)
-        if is_a(one.value, types.FunctionType) and (given := self._given(one)):
+        if is_a(one.value, types.FunctionType | singledispatchmethod) and (given := self._given(one)):
             origin = self._origin(one) or Origin()
             values = {name: self._compared(value, one, origin) for name, value in given.items()}
             yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
+
+    def _registered(self, one: Variable) -> Iterator[str]:
+        """Yields what decorators that read put into a table with functions: what else is in it are rows' values."""
+        put, by = registered(one.value, self._sources)
+        put = [pair for pair in put if says(pair[1], self._sources)]
+        origins = [self._origins.of(module, [node]) for module, node in by if put]
+        if (origin := next((by for by in origins if by.reads_more), None)) is not None:
+            yield f"{one.name} has {_short(value_text(one.name, self._compared(put, one, origin)))}"
 
     def _is_told(self, one: Variable) -> bool:
         """Returns whether statements tell a value: not what a decorator that reads makes of a function, an object."""
@@ -243,14 +257,14 @@ class Variables:
     def _given(self, one: Variable) -> dict[str, Any]:
         """Returns what a function was given that no statement tells: attributes that code asks it for, as a table that
         was read, and what the functions close over that it chooses from by a type."""
-        has = own_dict(one.value)
+        has = own_dict(own_dict(one.value).get("dispatcher", one.value))
         if isinstance(registry := has.get("registry"), types.MappingProxyType):
             functions = [by for by in registry.values() if isinstance(by, types.FunctionType)]
             return {"registry": registry} if any(any(closed_over(by)) for by in functions) else {}
         module = one.used.module
         asked = self._attributes.get((module.name, one.name), {})
         kept = [name for name in asked if name in has and (module.name, f"{one.name}.{name}") not in self._changed]
-        kept = [name for name in kept if self._counts(has[name])]
+        kept = [name for name in kept if counts(has[name], self._sources)]
         nodes = [*(node for _, node in one.assigned), *one.decorators]
         is_told = bool(kept and nodes) and not (one.is_computed or self._origins.of(module, nodes).reads)
         return {} if is_told else {name: has[name] for name in kept}
@@ -380,7 +394,7 @@ class Variables:
             if says(inner, self._sources):
                 is_told = type(inner) in PLAIN or is_stated(one, inner)
                 yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
-            for name, has in self._set_on(value).items():
+            for name, has in set_on(value, self._sources, self._origins).items():
                 yield f"{one.name}.{name}", self._compared(has, one, origin)
         elif is_data(value) and not (is_stated(one, value) and is_of_parts(value)):
             if not (origin.is_placed and not origin.reads and is_path(value)):
@@ -396,20 +410,8 @@ class Variables:
         else:
             has = attributes_of(value)
             for name in self._asked(one, value, has):
-                if name in has and name not in origin.labels and self._counts(has[name]):
+                if name in has and name not in origin.labels and counts(has[name], self._sources):
                     yield f"{one.name}.{name}", self._compared(has[name], one, origin)
-
-    def _set_on(self, value: enum.Enum) -> dict[str, Any]:
-        """Returns the attributes of a choice that are set from outside, or by what makes it and reads a value."""
-        cls, makers = type(value), list[tuple[Module, ast.AST]]()
-        for used in filter(None, map(self._sources.of, cls.__mro__)):
-            body = getattr(used.statement, "body", ())
-            makers += [(used.module, by) for by in body if getattr(by, "name", "") in ("__init__", "__new__")]
-        if makers and not any(self._origins.of(module, [by]).reads for module, by in makers):
-            return {}
-        left_out = {name for name, how in of_self(cls, self._sources) if how != "asked"}
-        has = {name: at for name, at in own_dict(value).items() if not (name in left_out or is_cached(cls, name))}
-        return {name: at for name, at in has.items() if name[-1] != "_" and self._counts(at)}
 
     def _asked(self, one: Variable, value: Any, has: Mapping[str, Any]) -> Iterable[str]:
         """Returns the attributes of an object that code asks for, of itself or by the name of its variable; where it is
@@ -424,9 +426,6 @@ class Variables:
             changed = {name for name, how in of_self(cls, self._sources) if how != "asked"}
             asked |= dict.fromkeys(name for name in has if name not in changed and not is_cached(cls, name))
         return [name for name in asked if (key[0], f"{one.name}.{name}") not in self._changed]
-
-    def _counts(self, value: Any) -> bool:
-        return is_data(value) or fields_of(value) is not None or says(value, self._sources)
 
     def _is_asked(self, one: Variable) -> bool:
         """Returns whether code asks a class for what no statement of its gives it."""

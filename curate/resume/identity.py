@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from curate.code.shown import readable
 from curate.errors import ConfigError
 from curate.keywords import option, start_over
 from curate.ledger import layout
@@ -15,6 +14,7 @@ from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import other_python
 from curate.log import get_logger
 from curate.resume.options import RunOptions
+from curate.resume.shown import readable
 from curate.stage.job_record import JobRecord
 from curate.units import shell_word
 

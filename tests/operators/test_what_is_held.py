@@ -165,6 +165,7 @@ FROM = {
         "import importlib\nT = {n: importlib.import_module(n) for n in ['p.h']}\ndef f(row): return T['p.h'].g(row)",
         "",
     ),
+    "in its table of names": ("import p.h as h\ndef f(row): return h.__dict__['g'](row)", ""),
     "in a class": (
         "class C:\n    import p.h as h\n    def o(self, x): return self.h.g(x)\ndef f(row): return C().o(row)",
         "",
@@ -265,6 +266,13 @@ VALUES = {
 }
 """Each computes its value as the program starts."""
 TOLD = {
+    "what a decorator puts into tables": "T, S = {}, []\ndef put(k):\n    def over(h):\n"
+    "        T[h.__name__] = lambda x: h(x) + k\n        S.append((h, k))\n        return h\n    return over\n"
+    "@put(1)\ndef h(x): return x\ndef f(row): return T['h'](S[0][1])",
+    "what a method is given": "import functools\nclass C:\n    def o(self, k): return k\n"
+    "    p = functools.partialmethod(o, 1)\ndef f(row): return C().p()",
+    "checks of fields": "import attrs\n@attrs.define\nclass R:\n    k: int = attrs.field(converter=int, "
+    "validator=attrs.validators.le(1))\ndef f(row): return R(row).k",
     "a default of what is in a list": "T = []\n@T.append\ndef h(x, k=1): return k\ndef f(row): return T[0](row)",
     "defaults of lambdas": "T = [lambda x, k=1: k, lambda x, k=2: k]\ng = lambda x, k=1: k\n"
     "def f(row): return T[0](g(row))",
@@ -342,6 +350,27 @@ VALUES |= {
     "what a class in a list is derived with": "T = []\nclass B:\n"
     "    def __init_subclass__(cls, k): T.append(cls); cls.k = k\nclass C(B, k=read()): pass\n"
     "def f(row): return T[0].k",
+    "what a decorator closes over that it puts into a table": "T = {}\ndef put(k):\n    def over(h):\n"
+    "        T[h.__name__] = lambda x: h(x) + k\n        return h\n    return over\n@put(read())\ndef h(x): return x\n"
+    "def f(row): return T['h'](row)",
+    "what a decorator puts into a list beside it": "T = []\ndef put(k):\n    def over(h):\n"
+    "        T.append((h, k))\n        return h\n    return over\n@put(read())\ndef h(x): return x\n"
+    "def f(row): return T[0][1]",
+    "what a method is given": "import functools\nclass C:\n    def o(self, k): return k\n"
+    "    p = functools.partialmethod(o, read())\ndef f(row): return C().p()",
+    "what a method of an object in a list is given": "import functools\nclass C:\n    def o(self, k): return k\n"
+    "    p = functools.partialmethod(o, k=read())\nT = [C()]\ndef f(row): return T[0].p()",
+    "one method for each type closes over it": f"import functools\n{MADE.replace('(x)', '(self, x)')}\nclass C:\n"
+    "    @functools.singledispatchmethod\n    def o(self, x): return 0\n    o.register(int, make(read()))\n"
+    "def f(row): return C().o(row)",
+    "what converts a field": f"import attrs\n{MADE}\n@attrs.define\nclass R:\n"
+    "    k: int = attrs.field(converter=make(read()))\ndef f(row): return R(row).k",
+    "what checks a field": "import attrs\n@attrs.define\nclass R:\n"
+    "    k: int = attrs.field(validator=attrs.validators.le(read()))\ndef f(row): return R(row).k",
+    "the limit of a field": "import pydantic\nclass R(pydantic.BaseModel):\n    k: int = pydantic.Field(le=read())\n"
+    "def f(row): return R(k=row).k",
+    "the limit of a field by its type": "import pydantic, typing\nclass R(pydantic.BaseModel):\n"
+    "    k: typing.Annotated[int, pydantic.Field(le=read())]\ndef f(row): return R(k=row).k",
     "a private name in a class": "class C: pass\nC._k = read()\ndef f(row): return C._k",
 }
 OWN = {
