@@ -44,6 +44,8 @@ _HAS_DOCSTRING = 0x4000000
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of which tables of millions are made: looked for first."""
+PLAIN_IDS = frozenset(map(id, PLAIN))
+"""Not every class can be hashed."""
 _GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _MADE = (deque, array.array, bytearray, slice, Fraction, *_GETTERS)
 """Types whose values pickle tells whole."""
@@ -55,7 +57,7 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 """The code of each function that chooses another one by a type."""
 
 
-_SHARED = frozenset({list, tuple, dict})
+_SHARED = frozenset(map(id, (list, tuple, dict)))
 """Types of what may be in a value at many places, of which each may be in others."""
 _LONGEST = 1 << 20
 """Longer texts, in characters, are hashed where they come again in one value."""
@@ -157,11 +159,11 @@ def _constant_text(value: Any) -> str:
 
 def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
-    if type(value) in PLAIN:
+    if id(type(value)) in PLAIN_IDS:
         is_long = type(value) is int and value.bit_length() > DECIMAL_BITS
         return f"{type(value).__name__} {hex(value) if is_long else repr(value)}"
     seen = seen or Seen()
-    if type(value) not in _SHARED:
+    if id(type(value)) not in _SHARED:
         try:
             return _value_text(name, value, seen)
         except (Unhashable, RecursionError):
@@ -182,8 +184,8 @@ def is_plain(value: Any) -> bool:
     """Returns whether a value is of Python's own types, and all that it holds is neither a table nor an object."""
     kind = type(value)
     if kind is dict:
-        return PLAIN.issuperset(map(type, value)) and PLAIN.issuperset(map(type, value.values()))
-    return kind in PLAIN or (kind in _SHARED and PLAIN.issuperset(map(type, value)))
+        return PLAIN_IDS.issuperset(map(id, map(type, itertools.chain(value, value.values()))))
+    return id(kind) in PLAIN_IDS or (id(kind) in _SHARED and PLAIN_IDS.issuperset(map(id, map(type, value))))
 
 
 def _value_text(name: str, value: Any, seen: Seen) -> str:
@@ -195,7 +197,7 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         return f"dict({', '.join(pairs)})"
     if is_a(value, enum.Enum):
         has = own_dict(value).get("_value_")
-        own = f" {value_text(name, has, seen)}" if type(has) in PLAIN else ""
+        own = f" {value_text(name, has, seen)}" if id(type(has)) in PLAIN_IDS else ""
         return f"{type(value).__qualname__}.{value.name}{own}"
     if is_a(value, int | float | complex | str | bytes) or value is Ellipsis:
         return f"{type(value).__name__} {shown(value)}{_state(name, value, seen)}"

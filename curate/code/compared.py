@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from curate.code.closures import (
     BOUND,
-    PLAIN,
+    PLAIN_IDS,
     Unhashable,
     closed_over,
     fields_of,
@@ -67,7 +67,7 @@ _OWN = "its own"
 
 def is_data(value: Any) -> bool:
     """Returns whether a value can be compared, and is no code: statements tell that."""
-    return type(value) in PLAIN or _is_data(value, {})
+    return id(type(value)) in PLAIN_IDS or _is_data(value, {})
 
 
 def _is_data(value: Any, known: dict[int, tuple[Any, bool]]) -> bool:
@@ -109,7 +109,7 @@ def has_objects(value: Any, sources: Sources) -> bool:
     if not is_a(value, TABLES):
         return False
     inner = chain.from_iterable(pairs_in(value)) if is_a(value, dict) else items_in(value)
-    return any(is_of_user(cls, sources) for cls in {*map(type, inner)})
+    return any(is_of_user(cls, sources) for cls in {id(kind): kind for kind in map(type, inner)}.values())
 
 
 def is_whole(value: Any) -> bool:
@@ -122,7 +122,7 @@ def says(value: Any, sources: Sources) -> bool:
     seen, known = set[int](), dict[int, tuple[Any, bool]]()
     queue = [value]
     for one in queue:
-        if type(one) in PLAIN or _is_data(one, known):
+        if id(type(one)) in PLAIN_IDS or _is_data(one, known):
             return True
         if id(one) in seen:
             continue
@@ -258,8 +258,8 @@ class _Walk:
         self._folder = folder
         self._seen: dict[int, tuple[Any, Any]] = {}
         self._data: dict[int, tuple[Any, bool]] = {}
-        self._changed: dict[type, set[str]] = {}
-        """Attributes that the methods of a class change, of those classes that were looked at."""
+        self._changed: dict[int, set[str]] = {}
+        """Attributes that the methods of a class change, by the ids of those classes that were looked at."""
 
     def opened(self, value: Any) -> Any:
         """Returns what can be compared of a value."""
@@ -270,7 +270,7 @@ class _Walk:
         return self._opened(value)
 
     def _inner(self, one: Any) -> Any:
-        if type(one) in PLAIN:
+        if id(type(one)) in PLAIN_IDS:
             return self._leaf(one)
         if id(one) not in self._seen:
             # Kept, so that no other value can come to have its id.
@@ -322,9 +322,9 @@ class _Walk:
             return value.__name__
         if _is_drawn_from(value):
             return cls.__qualname__, self._inner(_state_of(value))
-        if cls not in self._changed:
-            self._changed[cls] = {name for name, how in of_self(cls, self._sources) if how != "asked"}
-        changed = self._changed[cls]
+        if id(cls) not in self._changed:
+            self._changed[id(cls)] = {name for name, how in of_self(cls, self._sources) if how != "asked"}
+        changed = self._changed[id(cls)]
         has = attributes_of(value) if is_object(value, self._sources) else fields_of(value) or {}
         kept = {name: one for name, one in has.items() if name not in changed and not is_cached(cls, name)}
         return cls.__qualname__, self._named(kept, origin.labels)

@@ -13,7 +13,7 @@ from typing import Any
 
 from curate.code.closures import (
     BOUND,
-    PLAIN,
+    PLAIN_IDS,
     Unhashable,
     closed_over,
     fields_of,
@@ -75,12 +75,12 @@ def held(value: Any, sources: Sources) -> Iterator[types.FunctionType | types.Mo
     defaults."""
     seen, queue = set[int](), [value]
     for one in queue:
-        if type(one) in PLAIN or id(one) in seen or is_plain(one):
+        if id(type(one)) in PLAIN_IDS or id(one) in seen or is_plain(one):
             continue
         seen.add(id(one))
         if any(type(one) is kind for kind in (dict, list, tuple)):  # of which there are millions
             parts = chain(one, one.values()) if type(one) is dict else one
-            queue += [inner for inner in parts if type(inner) not in PLAIN]
+            queue += [inner for inner in parts if id(type(inner)) not in PLAIN_IDS]
             continue
         if is_a(one, types.FunctionType | types.ModuleType | type):
             yield one
@@ -130,7 +130,7 @@ def _within(value: Any) -> Iterator[Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in PLAIN or (type(value) is tuple and all(type(one) in PLAIN for one in value))
+    return id(type(value)) in PLAIN_IDS or (type(value) is tuple and all(id(type(one)) in PLAIN_IDS for one in value))
 
 
 def _order(value: Any) -> tuple[str, str, str]:

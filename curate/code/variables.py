@@ -22,7 +22,7 @@ from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
-from curate.code.closures import PLAIN, closed_over, fields_of, is_environment, made_text, value_text
+from curate.code.closures import PLAIN_IDS, closed_over, fields_of, is_environment, made_text, value_text
 from curate.code.compared import (
     TABLES,
     asked_of_self,
@@ -64,7 +64,7 @@ class Variables:
     def __init__(self, sources: Sources, left_out: Collection[str] = (), cls: type | None = None) -> None:
         """`left_out`: names in the bodies of a class and its bases whose values are told elsewhere."""
         self._sources = sources
-        self._left_out = dict.fromkeys(getattr(cls, "__mro__", ()), left_out)
+        self._left_out = dict.fromkeys(map(id, getattr(cls, "__mro__", ())), left_out)
         self._names_asked, self._names_set = set[str](), set[str]()
         self._origins = Origins(sources)
         self._found: dict[tuple[str, str], Variable] = {}
@@ -142,7 +142,7 @@ class Variables:
             if id(variable) not in self._looked:
                 self._looked[id(variable)] = variable
                 owner = variable.name.partition(".")[0] if "." in variable.name else ""
-                for one in () if type(variable.value) in PLAIN else held(variable.value, self._sources):
+                for one in () if id(type(variable.value)) in PLAIN_IDS else held(variable.value, self._sources):
                     # The methods of a class are in its body, or made of that, as those of a dataclass.
                     if isinstance(one, types.ModuleType):
                         # The attributes that are asked of a module by its name are known.
@@ -185,7 +185,7 @@ class Variables:
         has = {**vars(cls), **(defaults_of(cls) if body else {})}
         if (made := _made_above(used.statement)) and self._origins.of(used.module, made).reads:
             has |= defaults_of(cls.__bases__[0])
-        for name in sorted(has.keys() - {*self._left_out.get(cls, ())}):
+        for name in sorted(has.keys() - {*self._left_out.get(id(cls), ())}):
             self._add(f"{called}.{name}", has[name], used, body, is_public=not name.startswith("_"))
         for check in given_checks(used, cls, called, self._origins):
             self._found.setdefault((used.module.name, f"{check.name} checks"), check)
@@ -392,7 +392,7 @@ class Variables:
         elif is_a(value, enum.Enum):
             inner = own_dict(value).get("_value_")
             if says(inner, self._sources):
-                is_told = type(inner) in PLAIN or is_stated(one, inner)
+                is_told = id(type(inner)) in PLAIN_IDS or is_stated(one, inner)
                 yield one.name, value if is_told else [value, self._compared(inner, one, origin)]
             for name, has in set_on(value, self._sources, self._origins).items():
                 yield f"{one.name}.{name}", self._compared(has, one, origin)

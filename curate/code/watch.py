@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate.around import contextmanager
-from curate.code.closures import PLAIN, closed_over, is_curates, module_of
+from curate.code.closures import PLAIN_IDS, closed_over, is_curates, module_of
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, items_in, loaded, own_dict, pairs_in
 from curate.code.names import names_in
@@ -49,7 +49,7 @@ def _changes_little(value: Any) -> bool:
     """Returns whether a callable can reach anything that changes. Most cannot, and can be looked at in milliseconds."""
     queue, seen, changes = [value], set[int](), False
     for one in queue:
-        if type(one) in PLAIN or id(one) in seen or is_a(one, types.BuiltinFunctionType):
+        if id(type(one)) in PLAIN_IDS or id(one) in seen or is_a(one, types.BuiltinFunctionType):
             continue
         seen.add(id(one))
         if is_a(one, types.FunctionType):

@@ -15,6 +15,7 @@ import curate
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, own_dict
+from curate.code.watch import watched
 from curate.job.definition import job_digest
 from curate.operators.udf import Udf
 from tests.job.modules import Modules
@@ -123,11 +124,15 @@ ENDLESS = (
     "import collections.abc, itertools\nclass P(collections.abc.Mapping):\n    def __getitem__(self, key): return 1\n"
     "    def __iter__(self): return itertools.count()\n    def __len__(self): return 1\np = P()"
 )
+UNHASHABLE = "class M(type):\n    def __eq__(cls, other): return cls is other\n"
 ANSWERED = {
     "a class that is compared with nothing": f"class M(type):\n    def __eq__(cls, other{RAISE}\n"
     "    def __hash__(cls): return 1\nclass p(metaclass=M): pass",
     "an object of one": f"class M(type):\n    def __eq__(cls, other{RAISE}\n    def __hash__(cls): return 1\n"
     "class P(metaclass=M): pass\np = P()",
+    "a class that cannot be hashed": f"{UNHASHABLE}class p(metaclass=M): pass",
+    "an object of a class that cannot be hashed": f"{UNHASHABLE}class P(metaclass=M): pass\np = P()",
+    "a list of such": f"{UNHASHABLE}class P(metaclass=M): pass\np = [P(), P]",
     "a mapping without an end": ENDLESS,
     "a list in 5,000 others": "p = []\nfor _ in range(5000): p = [p]",
     "a table in 5,000 others": "p = {}\nfor _ in range(5000): p = {1: p}",
@@ -143,6 +148,7 @@ def test_whatever_a_module_has_there_is_an_answer(source: str, modules: Modules)
         module = modules.load(f"{source}\n{called}\n{mine}")
         told = [lambda module=module: Udf(module.f).identity("f"), lambda module=module: job_digest(module.Mine)]
         told.append(lambda module=module: job_digest(module.Mine, is_identity=True))
+        told.append(lambda module=module: watched([module.f]).__enter__())
         profile = cProfile.Profile()  # which, unlike a function of Python, counts where Python goes no deeper, too
         with profile:
             for one in told:
