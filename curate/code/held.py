@@ -54,19 +54,21 @@ def is_of_user(cls: type, sources: Sources) -> bool:
     return cls.__module__ != "builtins" and not issubclass(cls, CODE) and sources.of(cls) is not None
 
 
-def registered(table: Any, sources: Sources) -> tuple[list[Any], list[tuple[Module, ast.AST]]]:
-    """Returns what of a table has functions or classes of the user's in it, and what decorates these."""
+def registered(table: Any, sources: Sources) -> tuple[list[Any], list[tuple[Module, ast.Call]]]:
+    """Returns what of a table is code of the user's, or in a list or a tuple with some, and the calls that decorate it.
+
+    Objects, and what is made of functions as rows come, may be a cache's.
+    """
     pairs = pairs_in(table) if is_a(table, dict) else ((None, one) for one in items_in(table))
-    put, by = [], list[tuple[Module, ast.AST]]()
+    put, by = [], list[tuple[Module, ast.Call]]()
     for pair in pairs:
-        used = [one for one in map(sources.of, _code_in(pair[1], sources)) if one is not None]
-        put += [pair] if used else []
-        by += [(one.module, node) for one in used for node in getattr(one.statement, "decorator_list", ())]
+        inner = items_in(pair[1]) if is_a(pair[1], list | tuple) else [pair[1]]
+        code = [one for part in inner if is_a(part, types.FunctionType | type) for one in held(part, sources)]
+        used = [sources.of(one) for one in code if not isinstance(one, types.ModuleType)]
+        put += [pair] if any(used) else []
+        decorators = [(one.module, by) for one in used if one for by in getattr(one.statement, "decorator_list", ())]
+        by += [(module, node) for module, node in decorators if isinstance(node, ast.Call)]
     return put, by
-
-
-def _code_in(value: Any, sources: Sources) -> Iterator[types.FunctionType | type]:
-    yield from (one for one in held(value, sources) if not isinstance(one, types.ModuleType))
 
 
 def held(value: Any, sources: Sources) -> Iterator[types.FunctionType | types.ModuleType | type]:

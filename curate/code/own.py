@@ -22,7 +22,7 @@ from typing import Any
 
 from curate.code.closures import value_text
 from curate.code.kinds import is_a
-from curate.code.names import CHANGING, own_names
+from curate.code.names import own_names
 from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level
 from curate.code.syntax import is_literal, walruses
 from curate.dataclass import dataclass, replace
@@ -89,12 +89,6 @@ class Origin:
         return any(
             one in _READ or not (hasattr(builtins, one) or any(by.fullmatch(one) for by in known)) for one in self.names
         )
-
-    @property
-    def reads_more(self) -> bool:
-        """Whether it `reads`, where what fills a table is taken for nothing that does."""
-        names = frozenset(one for one in self.names if not CHANGING.fullmatch(one.lstrip(".")))
-        return replace(self, names=names).reads
 
     def is_like_own(self, value: Any) -> bool:
         """Returns whether a value is one that this process has of its own, as far as can be seen."""

@@ -242,12 +242,14 @@ class Variables:
             yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
 
     def _registered(self, one: Variable) -> Iterator[str]:
-        """Yields what decorators that read put into a table with functions: what else is in it are rows' values."""
+        """Yields what decorators that are given what is read put into a table with functions."""
         put, by = registered(one.value, self._sources)
         put = [pair for pair in put if says(pair[1], self._sources)]
-        origins = [self._origins.of(module, [node]) for module, node in by if put]
-        if (origin := next((by for by in origins if by.reads_more), None)) is not None:
-            yield f"{one.name} has {_short(value_text(one.name, self._compared(put, one, origin)))}"
+        for module, node in by if put else ():
+            if self._origins.of(module, [*node.args, *(word.value for word in node.keywords)]).reads:
+                told = self._compared(put, one, self._origins.of(module, [node]))
+                yield f"{one.name} has {_short(value_text(one.name, told))}"
+                return
 
     def _is_told(self, one: Variable) -> bool:
         """Returns whether statements tell a value: not what a decorator that reads makes of a function, an object."""

@@ -396,6 +396,10 @@ OWN = {
     "    def n(self): return 1\nv = [T() for _ in 'a']\nif read() == 2: v[0].n\ndef f(row): return v[0].n",
     "objects that hold each other": "class T: pass\nv = [T() for _ in 'ab']\nv[0].o = v[1]\nv[1].o = v[0]\n"
     "def f(row): return v",
+    "a cache of records": "import dataclasses\n@dataclasses.dataclass\nclass R:\n    k: int\nT = {}\n"
+    "def start(x):\n    T[x] = R(x)\n    return x\nstart(read())\ndef f(row): return start(row)",
+    "a cache of partials": "import functools\n@functools.lru_cache()\ndef h(x): return x\nT = {}\n"
+    "def start(x):\n    T[x] = functools.partial(h, x)\n    return x\nstart(read())\ndef f(row): return start(row)",
     "a table that it does not use": "T = {'a': read()}\ndef f(row): return row",
 }
 
