@@ -164,10 +164,12 @@ class LocalBackend:
         interval_s = 0.0 if announce else math.inf if pieces == 1 else MESSAGE_INTERVAL_S
         memory = how.get("memory")
         asks = needs(self._resources if memory is None else replace(self._resources, memory=memory)) or NOTHING
-        share = {"memory": float(self.slot_memory() or 0), **asks}
-        work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, int(share["memory"]), stream)
+        slot = float(self.slot_memory() or 0)
+        # What it asks for is often less than what a slot has, and what it frees is what the next one takes.
+        share = int(max(slot, asks.get("memory", 0.0)))
+        work = Work(task, pickle.dumps(payload, pickle.HIGHEST_PROTOCOL), interval_s, share, stream)
         # One that stands still until its block is taken may stand in the way of the one that waits.
-        holds = asks if stream else share
+        holds = asks if stream else {"memory": slot, **asks}
         self._queue.append(Task(task, work, asks, holds, announce or stream, how.get("fresh", False)))
         self._begin()
 
