@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,67 +13,33 @@ from curate.ledger.summary import RunState
 from curate.observe.job import read_status
 from curate.observe.verify import verify
 from curate.storage.faults import Fault
-from curate.storage.protocol import Store
-from curate.stores.faulty import FaultyStore
 from curate.stores.open import wrap_stores
 from curate.testing.stores import faulty_stores
+from tests.driver.test_redo_beside import CHANGES, InTurn, Turns
 from tests.job.inline import outputs, run_job, write_jsonl
 from tests.resume.test_removal import Parted
-from tests.support.fakes import NEVER_S, FakeClock
+from tests.support.fakes import FakeClock
 
-CHANGES = ("publish", "replace", "delete")
 DAYS_S = 2 * 86_400.0
 
 
-class Stops:
-    """Of two drivers the first stops before its `at`th change for days, the second one begins, and stops before its
-    `beside`th; the first goes on to its end, and then the second."""
+class Stops(Turns):
+    """The redo stops before its `at`th change for days, the overwrite begins, and stops before its `beside`th."""
 
     def __init__(self, at: int, beside: int, clock: FakeClock) -> None:
-        self.left = {"redo": at, "overwrite": beside}
+        super().__init__(("", ""), ("", ""))
+        self.left = {"A": at, "B": beside}
         self._clock = clock
-        self._there, self._go = ({name: threading.Event() for name in self.left} for _ in range(2))
 
     def before(self, driver: str, operation: str, uri: str) -> None:
+        """Waits, the first time, if it is the call."""
         if operation not in CHANGES or "heartbeat" in uri or driver not in self.left:
             return
         self.left[driver] -= 1
         if not self.left[driver]:
-            if driver == "redo":
+            if driver == "A":
                 self._clock.advance(DAYS_S)
-            self._there[driver].set()
-            assert self._go[driver].wait(NEVER_S)
-
-    def run(self, redo: Callable[[], object], overwrite: Callable[[], object]) -> None:
-        def whole(act: Callable[[], object]) -> None:
-            try:
-                act()
-            finally:
-                self._there[threading.current_thread().name].set()
-
-        threads = [
-            threading.Thread(target=whole, args=(act,), name=name)
-            for name, act in (("redo", redo), ("overwrite", overwrite))
-        ]
-        for thread in threads:
-            thread.start()
-            assert self._there[thread.name].wait(NEVER_S)
-        for thread in threads:
-            self._go[thread.name].set()
-            thread.join(NEVER_S)
-            assert not thread.is_alive()
-
-
-class Stopped(FaultyStore):
-    """The store of the driver that is called as the thread that opened it."""
-
-    def __init__(self, inner: Store, stops: Stops) -> None:
-        super().__init__(inner)
-        self._driver, self._stops = threading.current_thread().name, stops
-
-    def _call(self, operation: str, uri: str, *how: Any) -> Any:
-        self._stops.before(self._driver, operation, uri)
-        return super()._call(operation, uri, *how)
+            self.wait(driver)
 
 
 POINTS = [(at, beside) for at in range(1, 9) for beside in range(1, 16)]
@@ -101,9 +66,9 @@ def check(tmp_path: Path, at: int, beside: int) -> None:
         return act
 
     stops = Stops(at, beside, clock)
-    with wrap_stores(lambda store: Stopped(store, stops)):
+    with wrap_stores(lambda store: InTurn(store, stops)):
         stops.run(driver(redo_stale=True), driver(overwrite=True, confirm=lambda _: True))
-    assert stops.left["redo"] <= 0
+    assert stops.left["A"] <= 0
     assert RunState.COMPLETE in ended
     assert len(ended) == 2
     try:

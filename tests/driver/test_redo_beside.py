@@ -111,8 +111,12 @@ class Turns:
         """Waits, the first time, if it is the call."""
         if (stop := self._stops.get(driver)) and stop[0] == operation and stop[1] in uri:
             del self._stops[driver]
-            self._there[driver].set()
-            assert self._go[driver].wait(NEVER_S)
+            self.wait(driver)
+
+    def wait(self, driver: str) -> None:
+        """Waits until it is this one's turn again."""
+        self._there[driver].set()
+        assert self._go[driver].wait(NEVER_S)
 
     def run(self, first: Callable[[], object], second: Callable[[], object]) -> None:
         """Runs both, each in a thread of its name."""
