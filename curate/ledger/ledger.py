@@ -209,11 +209,9 @@ class Ledger:
     def merge_plan(self, listing: OutputListing) -> None:
         """Publishes the parts of a plan as one file, if many of them are read one by one. None of them goes: readers
         take that file in their place if they are those that it was made of, as their sizes tell."""
-        if len(_to_read(listing)[0]) <= MERGED_PARTS:
-            return
         names = sorted(listing.plan_parts, key=_part_number)
         last = len(names) - 1
-        if _part_number(names[last]) == last:
+        if len(_to_read(listing)[0]) > MERGED_PARTS and _part_number(names[last]) == last:
             parts = self._all_parts(listing)
             name = layout.merged_parts(last, _sizes_digest(listing, names))
             self.store.publish(self.uri(name), _part_bytes(parts[0].plus(*parts[1:])))

@@ -110,9 +110,8 @@ def _refuse_changes(ledger: Ledger, own: Mapping[str, Object], run_ids: Collecti
         for found in ledger.store.list(ledger.uri(folder)):
             called = found.uri[len(ledger.root) + 1 :]
             _refuse_begun(ledger, called, run_ids, "the rest of its output stays")
-            if isinstance(found, Special) or not layout.is_own(called):
-                continue
-            if folder == layout.RUNS and not called.endswith("/heartbeat.json"):
+            tells = folder == layout.PLAN or called.endswith("/heartbeat.json")
+            if not tells or isinstance(found, Special) or not layout.is_own(called):
                 continue
             if (seen := own.get(called)) is None or seen.generation != found.generation:
                 raise GenerationMismatch(f"{found.uri} was written meanwhile")
