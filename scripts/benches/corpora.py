@@ -198,6 +198,7 @@ def lines_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(query),
         },
         same_rows(wanted),
+        ("lines", "filter", source),
     )
 
 
@@ -256,6 +257,7 @@ def repartition_contest(corpus: Corpus) -> Contest:
         # DuckDB cannot be told a number of files.
         {POLARS: polars},
         in_files(same_rows(by_id(source)), REPARTITIONED),
+        ("parts", REPARTITIONED, source),
     )
 
 
@@ -277,6 +279,7 @@ def groupby_contest(corpus: Corpus) -> Contest:
         ),
         {POLARS: lambda output: polars_write(sums, output), DUCKDB: corpus.duckdb(query)},
         same_sums(dict(zip(wanted["group"].to_pylist(), wanted["value_sum"].to_pylist(), strict=True))),
+        ("sums", "value", source),
     )
 
 
@@ -308,6 +311,7 @@ def dedup_contest(corpus: Corpus) -> Contest:
             DUCKDB: corpus.duckdb(f"SELECT DISTINCT ON (text) * FROM '{source}/*.parquet'"),
         },
         check,
+        ("firsts", "text", source),
     )
 
 

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from curate.graph.entry import run
 from curate.job.shapes import FileJob
 from curate.late_pandas import import_pandas_late
 from curate.observe.job import ledger_status, read_status
+from curate.prefetch import ahead
+from curate.requests.listing import AT_ONCE
 from curate.runtime.protocol import Backend, BackendEvent, Message, TaskEnd, TaskFinished
 from curate.sources.inputs import InputFile
 from curate.storage.listing import Columns, Listing, in_columns
@@ -38,10 +40,11 @@ _NUMBER = re.compile(r"/RC_(\d+)")
 
 
 class MadeUp:
-    """A store of which the inputs, and the outputs that are `done`, are made up; the ledger is on the disk."""
+    """A store of which the inputs, and the outputs that are `done`, are made up; the ledger is on the disk. A page of
+    either takes `page_s` seconds, and as many are asked for at a time as stores of a service ask for."""
 
-    def __init__(self, real: Store, source: str, output: str, done: bytearray) -> None:
-        self._real, self._source, self._output, self._done = real, source, output, done
+    def __init__(self, real: Store, source: str, output: str, done: bytearray, page_s: float) -> None:
+        self._real, self._source, self._output, self._done, self._page_s = real, source, output, done, page_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -52,19 +55,31 @@ class MadeUp:
 
     def _pages(self, prefix: str) -> Iterator[Columns]:
         if prefix.startswith(self._source):
-            for numbers in _thousands(range(len(self._done))):
-                sizes = [SIZE_BYTES + number % 977 for number in numbers]
-                yield Columns(
-                    [f"{self._source}/{_name(number)}.jsonl.gz" for number in numbers],
-                    sizes,
-                    [*map(_generation, numbers)],
-                )
+            yield from self._made(self._inputs, range(len(self._done)))
             return
         if prefix.rstrip("/") == self._output:
-            for numbers in _thousands(number for number, done in enumerate(self._done) if done):
-                uris = [f"{self._output}/{_name(number)}.jsonl.gz.parquet" for number in numbers]
-                yield Columns(uris, [1 << 20] * len(uris), [*map(_generation, numbers)])
+            yield from self._made(self._outputs, (number for number, done in enumerate(self._done) if done))
         yield from in_columns(self._real.list(prefix), 1)
+
+    def _made(self, page: Callable[[Sequence[int]], Columns], numbers: Iterable[int]) -> Iterator[Columns]:
+        if not self._page_s:
+            yield from map(page, _thousands(numbers))
+            return
+
+        def after_a_while(some: Sequence[int]) -> Columns:
+            time.sleep(self._page_s)
+            return page(some)
+
+        for _, found in ahead(after_a_while, _thousands(numbers), AT_ONCE):
+            yield found
+
+    def _inputs(self, numbers: Sequence[int]) -> Columns:
+        uris = [f"{self._source}/{_name(number)}.jsonl.gz" for number in numbers]
+        return Columns(uris, [SIZE_BYTES + number % 977 for number in numbers], [*map(_generation, numbers)])
+
+    def _outputs(self, numbers: Sequence[int]) -> Columns:
+        uris = [f"{self._output}/{_name(number)}.jsonl.gz.parquet" for number in numbers]
+        return Columns(uris, [1 << 20] * len(uris), [*map(_generation, numbers)])
 
     def stat(self, uri: str) -> Object:
         """Returns an object as it is listed."""
@@ -174,7 +189,7 @@ def _memory() -> dict[str, int]:
     return {name: int(status.partition(f"{name}:")[2].split()[0]) << 10 for name in ("VmHWM", "VmRSS")}
 
 
-def main(phase: str, shards: int, folder: str, shard_s: float, listed: str) -> None:
+def main(phase: str, shards: int, folder: str, shard_s: float, listed: str, page_s: float) -> None:
     """Goes through one phase; `listed` is `disk`, or `made-up`."""
     source, output = f"{folder}/in", f"{folder}/out"
     done = bytearray(shards) if phase == "run" else bytearray(b"\1") * shards
@@ -185,7 +200,7 @@ def main(phase: str, shards: int, folder: str, shard_s: float, listed: str) -> N
     if on_disk and phase == "run":
         make_inputs(source, shards)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    with contextlib.nullcontext() if on_disk else wrap_stores(lambda real: MadeUp(real, source, output, done)):
+    with contextlib.nullcontext() if on_disk else wrap_stores(lambda real: MadeUp(real, source, output, done, page_s)):
         store = open_store(output)
         if phase == "listings":
             said["objects"] = sum(
@@ -205,4 +220,4 @@ def main(phase: str, shards: int, folder: str, shard_s: float, listed: str) -> N
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4]), sys.argv[5], float(sys.argv[6]))
