@@ -6,9 +6,11 @@ The summary exists if and only if the job is complete: it is removed before new 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +29,7 @@ from curate.ledger.packed import POOL, SMALL, PackedTable, Packer
 from curate.log import get_logger
 from curate.prefetch import ahead
 from curate.storage.listing import Columns, Listing, in_columns
-from curate.storage.protocol import LIST_PAGE, Outcome, Store
+from curate.storage.protocol import LIST_PAGE, Object, Outcome, Store
 from curate.stores.open import open_store
 from curate.tasks.shard import SliceKind
 from curate.units import shell_word
@@ -42,6 +44,8 @@ PART_ROW_BYTES = 100
 many of them a row takes at least."""
 PART_ROWS = 1 << 16
 """Rows of a row group of a part: while one is read, its rows take a kilobyte each, five times what they take then."""
+LONG_LISTING = 20 * LIST_PAGE
+"""Objects of a listing behind which the plan is read beside it: a job of fewer has one that is read at once."""
 MERGED_PARTS = 256
 """Parts of a plan that a reader reads one by one at most: a job that takes new inputs each hour has 9,000 in a year."""
 INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", pa.string())])
@@ -49,6 +53,7 @@ INPUTS = pa.schema([("uri", pa.string()), ("size", pa.int64()), ("generation", p
 JOB_FIELDS = ("job", "fingerprint", "identity", "parameters", "code_digest", "suffix")
 """What every `job.json` of this format version has, beside the version."""
 
+_Early = tuple[Mapping[str, Object], ShardPlan]
 Wanted = Callable[[bytes], bool]
 """Tells of a line of a segment, before it is parsed, whether it is of use: most are not."""
 
@@ -65,20 +70,26 @@ class Ledger:
         self.store = store
         self.root = root.rstrip("/")
         self._codec = codec
+        self._early: Future[_Early | None] | None = None
 
     def uri(self, name: str) -> str:
         """Returns the URI of a name relative to the output."""
         return f"{self.root}/{name}"
 
-    def list(self, foreign: int | None = None) -> OutputListing:
+    def list(self, foreign: int | None = None, *, plan_next: bool = False) -> OutputListing:
         """Returns what is under the output prefix: one paged listing. With `foreign`, it ends behind so many objects if
-        no job is there: a bucket that is named by mistake may have any number."""
+        no job is there: a bucket that is named by mistake may have any number. With `plan_next`, the plan is read
+        meanwhile where the listing is long, for `read_plan`: one waits for the store, the other for a CPU."""
 
         def pages() -> Iterator[Columns]:
             seen = 0
             for page in in_columns(self.store.list(self.root + "/"), LIST_PAGE):
                 yield page
                 before, seen = seen, seen + len(page)
+                if plan_next and before < LONG_LISTING <= seen:
+                    with_thread = ThreadPoolExecutor(1)
+                    self._early = with_thread.submit(self._read_early)
+                    with_thread.shutdown(wait=False)
                 if foreign is not None and before < foreign <= seen and not self._has_job():
                     return
 
@@ -182,7 +193,19 @@ class Ledger:
     def read_plan(self, listing: OutputListing) -> ShardPlan:
         """Returns the plan whose parts are in the listing; one read a part, or for all that are merged. Raises
         ConfigError if one is damaged, ObjectNotFound if one is gone by now."""
+        begun, self._early = self._early, None
+        early = begun.result() if begun else None
+        if early is not None and early[0] == listing.plan_parts:
+            return early[1]
         return ShardPlan.of(self._all_parts(listing))
+
+    def _read_early(self) -> _Early | None:
+        """Returns the plan and its parts as they are before all is listed; None, if that fails: who reads it then is
+        told why."""
+        with contextlib.suppress(Exception):
+            listing = sort_listing(self.store.list(self.uri(layout.PLAN)), self.root)
+            return listing.plan_parts, ShardPlan.of(self._all_parts(listing))
+        return None
 
     def _all_parts(self, listing: OutputListing) -> Sequence[PackedTable]:
         names, merged = _to_read(listing)
@@ -225,9 +248,10 @@ class Ledger:
     def append_plan(self, part: PackedTable, listing: OutputListing) -> bool:
         """Publishes `part` as the next part of the plan; False if another driver's part took its place."""
         name, data = self.next_part(listing), _part_bytes(part)
-        if self.store.publish(self.uri(name), data).outcome is Outcome.DIFFERENT:
+        published = self.store.publish(self.uri(name), data)
+        if published.outcome is Outcome.DIFFERENT:
             return False
-        listing.plan_parts[name] = len(data)
+        listing.plan_parts[name] = published.object
         return True
 
     def events(self, names: Iterable[str], wanted: Wanted | None = None) -> Iterator[dict[str, Any]]:
@@ -334,7 +358,7 @@ def _to_read(listing: OutputListing) -> tuple[list[str], str | None]:
 
 def _sizes_digest(listing: OutputListing, names: Sequence[str]) -> str:
     """Returns what tells these parts of a plan from those of another plan."""
-    return hashlib.sha256(" ".join(str(listing.plan_parts[name]) for name in names).encode()).hexdigest()[:16]
+    return hashlib.sha256(" ".join(str(listing.plan_parts[name].size) for name in names).encode()).hexdigest()[:16]
 
 
 def _part_bytes(part: PackedTable) -> bytes:

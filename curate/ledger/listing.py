@@ -30,8 +30,8 @@ class OutputListing:
 
     objects: PackedTable
     """All that is not of the ledger: columns of `SCHEMA`."""
-    plan_parts: dict[str, int] = field(default_factory=dict)
-    """Parts of the plan, with their bytes."""
+    plan_parts: dict[str, Object] = field(default_factory=dict)
+    """Parts of the plan, by name."""
     merged_parts: list[str] = field(default_factory=list)
     """Files that have the rows of many of them."""
     stray_parts: list[str] = field(default_factory=list)
@@ -154,7 +154,7 @@ def sort_listing(objects: Iterable[Object], root: str, codec: str = SMALL) -> Ou
 def _note(found: OutputListing, name: str, item: Object) -> None:
     """Notes an object of the ledger."""
     if layout.plan_part_number(name) is not None:
-        found.plan_parts[name] = item.size
+        found.plan_parts[name] = item
     elif layout.last_merged(name) is not None:
         found.merged_parts.append(name)
     elif layout.is_events_segment(name):

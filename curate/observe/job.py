@@ -161,7 +161,7 @@ def find_job(output: str) -> FoundJob:
 
 
 def _found(ledger: Ledger, looks_left: int = 2) -> FoundJob:
-    listing = ledger.list(FOREIGN)
+    listing = ledger.list(FOREIGN, plan_next=True)
     if not listing.has_job:
         raise no_job(ledger, listing)
     try:

@@ -90,7 +90,7 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     owned = FencedStore(stores.of(output), output, clock)
     ledger = Ledger(owned, output)
     inputs = stage.rows.inputs(patterns, stores.of)
-    before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list())
+    before, listing = (seen.moment, seen.listing) if seen else (owned.moment(), ledger.list(plan_next=True))
     owned.claim(stage.begun or listing.job_generation or None, before)
     owned.confirm_by(listing, before)
     run_ids = frozenset(listing.run_ids) - {run_id}

@@ -105,7 +105,7 @@ def test_parts_are_read_in_order_of_their_number(ledger: Ledger) -> None:
     """Also beyond five digits; ranks depend on it."""
     for number in (0, 1, 2, 99_999, 100_000):
         listing = ledger.list()
-        listing.plan_parts = {layout.plan_part(number - 1): 0} if number else {}
+        listing.plan_parts = {name: Object(name, 0, "") for name in [layout.plan_part(number - 1)]} if number else {}
         assert ledger.append_plan(part_of(f"s{number}"), listing)
     assert ledger.read_plan(ledger.list()).ids.to_pylist() == ["s0", "s1", "s2", "s99999", "s100000"]
 
