@@ -6,8 +6,8 @@ floor is the faster of Polars and DuckDB: one process on all CPUs, in memory, th
 
 curate may take a third of Ray Data's time, and 1.2 times the floor's or 0.3 s more than that; and a share of 0.15 of
 its CPU may be the kernel's. CPU is that of all processes that took part: curate's driver, fork server and workers, or
-this process and Ray's. What Ray takes while others run is not theirs. Where the work is that of a few calls of Arrow
-and of the kernel, a bare loop of these is beside it: the least that it can take on these cores.
+this process and Ray's. What Ray takes while others run is not theirs. Beside each is a bare loop of the same calls of
+Arrow and of the kernel: the least that the work can take on these cores.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Contest:
     """Ray Data."""
     floors: Mapping[str, Run]
     check: Check
-    bare: Sequence[object] = ()
-    """What `bare_run.py` is told, to do the same by Arrow and the kernel alone; empty: it cannot."""
+    bare: Sequence[object]
+    """What `bare_run.py` is told, to do the same by Arrow and the kernel alone."""
 
 
 def measured(batch: pa.Table) -> pa.Table:
@@ -350,14 +350,14 @@ class Table:
 
     lines: list[str] = field(
         default_factory=lambda: [
-            "| | curate | user + system | system | bare loop | floor | its CPU | to it | CPU to it "
+            "| | curate | user + system | system | bare loop | its CPU | floor | its CPU | to it | CPU to it "
             "| Ray Data | to it |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|",
         ]
     )
 
-    def add(self, name: str, ours: Runs, rival: Runs, floor: Runs, bare: Runs | None) -> None:
-        limit = "" if bare is None else f"{bare.median_user_s:.2f} + {bare.median_system_s:.2f} s"
+    def add(self, name: str, ours: Runs, rival: Runs, floor: Runs, bare: Runs) -> None:
+        limit = f"{bare.median_s:.2f} s | {bare.median_user_s:.2f} + {bare.median_system_s:.2f} s"
         self.lines.append(
             f"| {name} | {ours.median_s:.2f} s | {ours.median_user_s:.2f} + {ours.median_system_s:.2f} s "
             f"| {ours.system_share:.0%} | {limit} | {floor.name} {floor.median_s:.2f} s "
@@ -421,8 +421,8 @@ def measure_corpora(
                 ours, rival, *floors = alternate(
                     contenders(contest), runs / "rounds", rounds, contest.check, lambda name: apart.get(name, of_ray)
                 )
-                bare = bare_loop(contest.bare, runs, rounds, cpus) if contest.bare else None
-            for one in (ours, rival, *floors, *([] if bare is None else [bare])):
+                bare = bare_loop(contest.bare, runs, rounds, cpus)
+            for one in (ours, rival, *floors, bare):
                 click.echo(show(one))
             table.add(part, ours, rival, judge_corpus(report, ours, rival, floors), bare)
     finally:
