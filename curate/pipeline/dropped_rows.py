@@ -45,6 +45,10 @@ _ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD
 _NULL = np.uint64(0xA0761D6478BD642F)
 _DISFAVOURED = np.uint64(1 << 63)
 """A hash has this bit unless its row is favoured."""
+_OF_BYTES = frozenset(
+    type.id
+    for type in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
+)
 _AT_ONCE = 4096
 """Rows whose words are made at once: their numbers fit into a cache."""
 
@@ -186,8 +190,7 @@ def _stored(type: pa.DataType) -> pa.DataType:
 
 
 def _has_bytes(type: pa.DataType) -> bool:
-    views = pt.is_string_view(type) or pt.is_binary_view(type)
-    return views or any(is_it(type) for is_it in (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary))
+    return type.id in _OF_BYTES
 
 
 def _is_flat(type: pa.DataType) -> bool:
@@ -295,6 +298,10 @@ def _fixed_words(array: pa.Array, at: Ints) -> Words:
     values = array.buffers()[1]
     if not width or values is None:
         return np.zeros(len(at), np.uint64)
+    if width in (1, 2, 4, 8):
+        numbers = np.frombuffer(values, f"<u{width}", array.offset + len(array))
+        plain: Words = numbers.take(at + array.offset).astype(np.uint64, copy=False)
+        return plain
     own = np.frombuffer(values, np.uint8)[: (array.offset + len(array)) * width].reshape(-1, width)
     wide = np.zeros((len(at), -(-width // 8) * 8), np.uint8)
     wide[:, :width] = own[at + array.offset]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import itertools
+import random
 import sys
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.support.fake_store import FakeStore
 
 RECHUNK = sys.modules["curate.arrow.batches"]  # in the package its function has that name
 KIB, MIB = 1 << 10, 1 << 20
+RANDOM = random.Random(0)
 TEXT = "".join(map(str, range(20_000)))[: 64 * KIB]
 
 
@@ -38,6 +40,26 @@ def stored(table: pa.Table, **how: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, store_schema=False, **how)
     return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("texts", "dictionary"),
+    [
+        ([TEXT[:1000], "x"] * 8000, True),
+        ([f"{number:06}" for number in range(16_000)], True),
+        ([RANDOM.randbytes(80).hex() for _ in range(16_000)], False),
+        ([RANDOM.randbytes(200).hex() for _ in range(16_000)], False),
+        ([f"{number % 9000:06}{TEXT[:294]}" for number in range(16_000)], True),
+    ],
+    ids=["two texts", "short ones", "many behind it", "most behind it", "one of 2.7 MiB"],
+)
+def test_texts_behind_a_dictionary_are_not_made_to_one(texts: list[str], dictionary: bool) -> None:
+    """They take half as long again to decode, and what they take is known from what is stored."""
+    sink = pa.BufferOutputStream()
+    most = 4 * MIB if len(set(texts)) == 9000 else MIB
+    pq.write_table(pa.table({"v": texts}), sink, compression="zstd", dictionary_pagesize_limit=most)
+    metadata = pq.read_metadata(pa.BufferReader(sink.getvalue()))
+    assert parquet._repeated(metadata, pa.schema([("v", pa.string())])) == ["v"] * dictionary
 
 
 @pytest.mark.parametrize("nested", ["no", "list", "struct"])

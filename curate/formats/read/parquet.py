@@ -41,7 +41,8 @@ _BOMB_TIMES = 100
 """A row that takes more than that, decoded, and so many times what is stored of it, is none that anybody wrote."""
 _DICTIONARY_BYTES = 4 << 20
 """Encoded bytes of texts up to which they are taken to be in a dictionary for the most part, above what their numbers
-take: writers give up a dictionary above a MiB or two."""
+take: writers give up a dictionary above a MiB or two. Half of that, where more is stored than a dictionary and numbers:
+then there are texts behind it, and to decode these as a dictionary takes half as long again."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 """Bytes of a value, at least; of texts what tells where they are."""
 
@@ -223,7 +224,9 @@ def _repeated(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
                 continue
             size = chunk.total_uncompressed_size
             packed = size > _BOMB_TIMES * max(1, chunk.total_compressed_size)
-            if packed or size <= _DICTIONARY_BYTES + 4 * chunk.num_values:
+            behind = chunk.total_compressed_size - (chunk.data_page_offset - chunk.dictionary_page_offset)
+            most = _DICTIONARY_BYTES if behind <= 4 * chunk.num_values else _DICTIONARY_BYTES // 2
+            if packed or size <= most + 4 * chunk.num_values:
                 found[chunk.path_in_schema] = None
     return list(found)
 
