@@ -436,7 +436,7 @@ def test_a_summary_that_vanishes_while_one_looks_is_none(root: str, monkeypatch:
     ledger = make_job(root, total=2, done=2, summary=True)
     listing = ledger.list()
     ledger.store.delete(ledger.uri(layout.SUMMARY))
-    monkeypatch.setattr(looking.Ledger, "list", lambda *_: listing)
+    monkeypatch.setattr(looking.Ledger, "list", lambda *_, **__: listing)
     assert read_status(root, 100.0).state == "pending"
 
 

@@ -57,8 +57,8 @@ def test_outputs_that_it_lacks_are_looked_for_again(
     assert run(shape, folder, "out", trouble=shape is Sorted) == ("failed" if shape is Sorted else "complete")
     listed, late, taken = Ledger.list, list[OutputListing](), list[str]()
 
-    def early(ledger: Ledger) -> OutputListing:
-        found = listed(ledger)
+    def early(ledger: Ledger, **how: Any) -> OutputListing:
+        found = listed(ledger, **how)
         if found.summary is not None and not late:
             late.append(found)
             return found.without(range(len(found.objects)))
