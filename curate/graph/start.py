@@ -121,7 +121,7 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     manifest = manifest_of(last)
     refuse_own(manifest["uri"].chunks, output)
     moment = owned.moment()
-    listing = ledger.list(plan_next=True)
+    listing = ledger.list(plan_next=not options.overwrite)
     owned.claim(listing.job_generation or None, moment)
     seen = OutputSnapshot(moment, listing, stores)
     found = StagedJob(last, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)

@@ -25,7 +25,7 @@ PHASES = ("run", "listings", "listing", "status", "quick", "rerun")
 
 
 @dataclass(frozen=True)
-class Listed:
+class Conditions:
     """How a job of very many shards is made up."""
 
     shard_s: float
@@ -36,7 +36,7 @@ class Listed:
     """What a page of a listing that is made up takes."""
 
 
-def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], how: Listed, *, as_json: bool) -> None:
+def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], how: Conditions, *, as_json: bool) -> None:
     """Goes through all phases for each number of shards. Where pages take a while, as those of a bucket do, what counts
     is the time; else the CPU, which is all that the machine gives."""
     found = {count: _phases(scratch / "shards", count, how) for count in counts}
@@ -63,7 +63,7 @@ def measure_shards(report: Report, scratch: Path, counts: tuple[int, ...], how: 
         click.echo(orjson.dumps(found, option=orjson.OPT_NON_STR_KEYS).decode())
 
 
-def _phases(folder: Path, count: int, how: Listed) -> dict[str, dict[str, Any]]:
+def _phases(folder: Path, count: int, how: Conditions) -> dict[str, dict[str, Any]]:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "in").mkdir(parents=True)
     found = {}
