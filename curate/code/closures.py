@@ -12,8 +12,8 @@ import datetime as dt
 import enum
 import functools
 import hashlib
-import inspect
 import itertools
+import linecache
 import operator
 import os
 import random
@@ -24,7 +24,7 @@ from collections import UserList, UserString, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -32,15 +32,11 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, own_dict, pairs_in, shown
+from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, own_dict, pairs_in, shown, told_from
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
-from curate.code.syntax import canonical, definition
+from curate.code.syntax import canonical, code_text, definition
 from curate.code.tables import parts_of, table_text
-
-_HAS_DOCSTRING = 0x4000000
-"""From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
-
 
 PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})
 """Types of which tables of millions are made: looked for first."""
@@ -57,6 +53,8 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 """The code of each function that chooses another one by a type."""
 
 
+_PLACED = re.compile(r"\b(__file__|(get)?cwd\b)")
+"""What code names that asks where it lies."""
 _SHARED = frozenset(map(id, (list, tuple, dict)))
 """Types of what may be in a value at many places, of which each may be in others."""
 _LONGEST = 1 << 20
@@ -66,14 +64,16 @@ _LONGEST = 1 << 20
 class Seen:
     """What a look at a value has been at: the code that it is in, and the texts of what it has seen there."""
 
-    def __init__(self, within: frozenset[int] = frozenset()) -> None:
+    def __init__(self, within: frozenset[int] = frozenset(), folder: Path | None = None) -> None:
+        """`folder`: where the program lies, if it asks for that; of what is near it, only where from there counts."""
         self.within = within
+        self.folder = folder
         self.texts: dict[int, tuple[Any, str]] = {}
         """By id; the values are kept, so that no other one can come to have it."""
 
     def inside(self, code: Any) -> Seen:
         """Returns what a look at the inside of a function or a class begins with."""
-        return Seen(self.within | {id(code)})
+        return Seen(self.within | {id(code)}, self.folder)
 
 
 class Unhashable(Exception):
@@ -90,7 +90,7 @@ def function_text(function: Any, seen: Seen | None = None) -> str:
     Where its module has no file, or is none that can be found by its name (`runpy`, `exec`), also the globals that it
     uses: nothing else tells them. Raises Unhashable.
     """
-    seen = seen or Seen()
+    seen = seen or Seen(folder=placed_in(function))
     if id(function) in seen.within:
         return "itself"
     seen = seen.inside(function)
@@ -108,6 +108,15 @@ def function_text(function: Any, seen: Seen | None = None) -> str:
     return "\n".join(parts)
 
 
+def placed_in(function: types.FunctionType) -> Path | None:
+    """Returns the folder of a function's file, if that or the program asks where it lies: what a function is given is
+    computed there. None of others, of which each path is meant as it is."""
+    path = function.__code__.co_filename
+    files = {path, str(getattr(loaded("__main__"), "__file__", path))}
+    asks = any(_PLACED.search(line) for file in files for line in linecache.getlines(file))
+    return Path(path).parent if asks and Path(path).is_absolute() else None
+
+
 def module_of(function: types.FunctionType) -> str | None:
     """Returns the name of the module that a function lies in; `functools.wraps` copies that of another one."""
     return function.__globals__.get("__name__")
@@ -118,48 +127,11 @@ def is_of_no_file(module: str | None) -> bool:
     return getattr(loaded(module or ""), "__file__", None) is None
 
 
-def code_text(code: types.CodeType) -> str:
-    """Returns compiled code as text, for code without a source: instructions, names, constants, and what is unusual of
-    its arguments; no docstring."""
-    constants = list(code.co_consts)
-    function = bool(code.co_flags & inspect.CO_NEWLOCALS) and code.co_name != "<lambda>"
-    if function and constants and isinstance(constants[0], str) and _may_be_docstring(code):
-        constants[0] = None
-    texts = map(_constant_text, constants)
-    told = f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
-    return f"{told}{_arguments_text(code)}{_handlers_text(code)}"
-
-
-def _arguments_text(code: types.CodeType) -> str:
-    """Returns how many arguments of which kind code takes; nothing where all are given by place or by name, as the
-    names and the defaults tell these."""
-    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-    if not (code.co_posonlyargcount or code.co_kwonlyargcount or starred):
-        return ""
-    return f" takes {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {starred}"
-
-
-def _handlers_text(code: types.CodeType) -> str:
-    """Returns which instructions of a function which handler is for: all that tells a `try` with `else` from one
-    without. An expression, as a lambda is, has no handlers but those that its instructions tell."""
-    return f" handles {code.co_exceptiontable.hex()}" if code.co_exceptiontable and code.co_name[0] != "<" else ""
-
-
-def _constant_text(value: Any) -> str:
-    """Returns a constant of compiled code as text. Of a set literal, which is a frozen set there, each process has the
-    elements in an order of its own."""
-    if isinstance(value, types.CodeType):
-        return code_text(value)
-    if isinstance(value, frozenset):
-        return f"frozenset({{{', '.join(sorted(map(_constant_text, value)))}}})"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_constant_text, value))}{',' * (len(value) == 1)})"
-    return repr(value)
-
-
 def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     """Returns a text that stands for the value, the same in every process. Raises Unhashable."""
     if id(type(value)) in PLAIN_IDS:
+        if seen is not None and seen.folder is not None and type(value) is str:
+            value = told_from(value, seen.folder)
         is_long = type(value) is int and value.bit_length() > DECIMAL_BITS
         return f"{type(value).__name__} {hex(value) if is_long else repr(value)}"
     seen = seen or Seen()
@@ -243,6 +215,8 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         return f"ndarray {value.dtype} {value.shape} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if is_a(value, pa.Scalar):
         return f"{type(value).__name__} {value.type} {value_text(name, value.as_py(), seen)}"
+    if is_a(value, PurePath) and seen.folder is not None:
+        value = told_from(value, seen.folder)
     if is_a(value, PurePath | pa.DataType | pa.Field | pa.Schema | np.generic | np.dtype):
         return f"{type(value).__name__} {value!s}{(is_a(value, pa.Field) and value.metadata) or ''}"
     if is_a(value, types.ModuleType):
@@ -439,9 +413,3 @@ def is_in_no_file(cls: type) -> bool:
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         return True
     return is_of_no_file(cls.__module__) and any(is_a(one, types.FunctionType) for one in vars(cls).values())
-
-
-def _may_be_docstring(code: types.CodeType) -> bool:
-    has_flag = code.co_flags & _HAS_DOCSTRING
-    # Before 3.14 the first constant of a `def` is its docstring, or None.
-    return bool(has_flag) or not hasattr(inspect, "CO_HAS_DOCSTRING")

@@ -37,9 +37,9 @@ from curate.code.closures import (
     value_text,
 )
 from curate.code.held import CODE, PARTIALS, attributes_of, is_object, is_of_user
-from curate.code.kinds import checks_of, defaults_of_function, is_a, items_in, own_dict, pairs_in
+from curate.code.kinds import checks_of, defaults_of_function, is_a, items_in, own_dict, pairs_in, told_from
 from curate.code.names import CHANGING, used_of_self
-from curate.code.own import DRAWN_FROM, NOTHING, Origin, Origins, Variable, told_from
+from curate.code.own import DRAWN_FROM, NOTHING, Origin, Origins, Variable
 from curate.code.sources import Module, Sources, Used, names_assigned
 from curate.code.started import as_started
 from curate.code.syntax import defaults_in, is_literal, made_in
@@ -50,7 +50,7 @@ TABLES = (dict, list, tuple, set, frozenset)
 _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
 """Mappings that are made of dictionaries."""
 _LONG = 200
-"""Of what is in another value, longer texts are hashed, in characters."""
+"""Longer texts are hashed, in characters."""
 _GENERATORS = "numpy.random."
 """What the modules of what draws numbers in numpy begin with."""
 _MADE = (
@@ -249,6 +249,11 @@ def is_made_of_text(code: types.FunctionType | type, sources: Sources) -> bool:
     return not Path(code.__code__.co_filename).exists() and (not lies_in or sources.module(lies_in) is not None)
 
 
+def short(text: str) -> str:
+    """Returns a text, or what stands for a long one."""
+    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 class _Walk:
     """One look at all that a value holds."""
 
@@ -277,7 +282,7 @@ class _Walk:
             self._seen[id(one)] = one, "itself"
             told = self._opened(one)
             text = value_text("", told)
-            told = told if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]
+            told = told if len(text) <= _LONG else short(text)
             self._seen[id(one)] = one, told
         return self._seen[id(one)][1]
 
@@ -293,7 +298,8 @@ class _Walk:
     def _opened(self, value: Any) -> Any:
         origin = self._origin or Origin()
         is_data = _is_data(value, self._data)
-        if is_data and (not is_a(value, (*TABLES, deque)) or (self._origin is None and self._folder is None)):
+        kinds = (*TABLES, deque) if self._folder is None else (*TABLES, deque, *PARTIALS)
+        if is_data and (not is_a(value, kinds) or (self._origin is None and self._folder is None)):
             return self._leaf(value)
         if is_a(value, dict):
             pairs = ((key, _OWN if type(key) is str and key in origin.labels else one) for key, one in pairs_in(value))

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from curate.code.closures import (
+    Seen,
     Unhashable,
     closed_over,
-    function_text,
     is_in_no_file,
     is_of_curates,
     module_of,
+    placed_in,
     value_text,
 )
 from curate.code.digest import code_digest
@@ -27,18 +28,21 @@ from curate.code.variables import Variables
 _INSTEAD = "pass it to the constructor (fn_constructor_args), or make it there"
 
 
-def callable_text(name: str, function: Any) -> str:
+def callable_text(name: str, function: Any, given_to: Any = None) -> str:
     """Returns a callable, or what one is given, as text: its code, defaults, what it closes over, and what of the
     user's modules it uses; of the user's own classes in it, as of one that is called, the digest.
 
-    The same in every process. Raises Unhashable, with the variable's name, for a value that has no such text; for one
+    The same in every process, and wherever the program lies, whose place is known by the function in it, or by the one
+    that it is `given_to`. Raises Unhashable, with the variable's name, for a value that has no such text; for one
     in a class ConfigError.
     """
     sources = Sources()
     variables = Variables(sources)
     queue: list[Used] = []
+    functions = list(_functions(function, set()))
     try:
-        text = function_text(function) if is_a(function, types.FunctionType) else value_text(name, function)
+        around_it = functions or list(_functions(given_to, set()))
+        text = value_text(name, function, Seen(folder=next(map(placed_in, around_it), None)))
     except Unhashable:
         if (module := _decorating(function, sources)) is None:
             raise
@@ -47,7 +51,6 @@ def callable_text(name: str, function: Any) -> str:
         call = ast.parse(f"{function.__name__}()").body[0]
         queue += sources.used_by(module, call)
         variables.take(module, call, queue)
-    functions = list(_functions(function, set()))
     classes = list(_classes(function, sources))
     known = {*map(id, (*functions, *classes))}
     further = [one for one in held(function, sources) if id(one) not in known]

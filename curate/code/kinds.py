@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import types
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, get_args
 
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -24,6 +25,8 @@ _NO_DEFAULT = ("_MISSING_TYPE", "_Nothing", "PydanticUndefinedType")
 """Types of what stands for a default that is not there."""
 _PROGRAMS: dict[int, tuple[types.ModuleType, dict[str, Any]]] = {}
 """What stands for programs that are no modules, by the ids of their names, which are kept."""
+_ABOVE = 3
+"""Folders above that of a file up to which a path is told from there."""
 Kinds = type | types.UnionType | tuple[Any, ...]
 
 
@@ -177,3 +180,13 @@ def is_called(imported: str, value: Any) -> bool:
 
 def is_path(value: Any) -> bool:
     return is_a(value, PurePath) or (is_a(value, str) and value.startswith("/") and "\n" not in value)
+
+
+def told_from(value: Any, folder: Path) -> Any:
+    """Returns a path that lies in a folder, or not far above it, as it is called from there; another value as it is."""
+    is_path = is_a(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib" and value.is_absolute()
+    if not (is_path or (type(value) is str and value.startswith("/") and "\n" not in value)):
+        return value
+    at = os.path.relpath(value, folder)
+    is_near = at.split("/").count("..") <= min(_ABOVE, len(folder.parts) - 2)
+    return type(value)(at) if is_near else value

@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from curate.code.closures import code_text
+from curate.code.syntax import code_text
 
 
 def changed_since_import(module: ModuleType, path: str, data: bytes) -> str:

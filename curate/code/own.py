@@ -16,7 +16,6 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partialmethod
-from pathlib import Path, PurePath
 from types import FunctionType
 from typing import Any
 
@@ -53,8 +52,6 @@ _MAKES = re.compile(
 _READ = ("open", "input", "globals", "vars", "eval", "exec", "getattr")
 _ASKS = ("get", "getenv", "setdefault", "getattr", "next")
 """What is called with what stands for a value that is not there."""
-_ABOVE = 3
-"""Folders above that of a file up to which a path is told from there."""
 NOT, MAYBE, SURELY = 0, 1, 2
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -290,16 +287,6 @@ def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
             yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
         elif isinstance(node, ast.Match):
             yield False, node.subject
-
-
-def told_from(value: Any, folder: Path) -> Any:
-    """Returns a path that lies in a folder, or not far above it, as it is called from there; another value as it is."""
-    is_path = is_a(value, PurePath) and type(value).__module__.partition(".")[0] == "pathlib" and value.is_absolute()
-    if not (is_path or (type(value) is str and value.startswith("/") and "\n" not in value)):
-        return value
-    at = os.path.relpath(value, folder)
-    is_near = at.split("/").count("..") <= min(_ABOVE, len(folder.parts) - 2)
-    return type(value)(at) if is_near else value
 
 
 def beside_environment(value: Mapping[Any, Any]) -> dict[Any, str]:

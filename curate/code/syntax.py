@@ -1,4 +1,4 @@
-"""The canonical text of a syntax tree, without layout, comments and docstrings."""
+"""The canonical text of a syntax tree, without layout, comments and docstrings, and that of compiled code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
+_HAS_DOCSTRING = 0x4000000
+"""From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
 _SILENT = ("ctx", "kind", "type_comment", "type_ignores")
 """Fields that say nothing which the rest does not."""
 
@@ -152,3 +154,48 @@ def which(statement: ast.stmt, function: types.FunctionType) -> str:
     lines = [min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)]) for one in same]
     at = function.__code__.co_firstlineno
     return str(lines.index(at)) if len(same) > 1 and at in lines else ""
+
+
+def code_text(code: types.CodeType) -> str:
+    """Returns compiled code as text, for code without a source: instructions, names, constants, and what is unusual of
+    its arguments; no docstring."""
+    constants = list(code.co_consts)
+    function = bool(code.co_flags & inspect.CO_NEWLOCALS) and code.co_name != "<lambda>"
+    if function and constants and isinstance(constants[0], str) and _may_be_docstring(code):
+        constants[0] = None
+    texts = map(_constant_text, constants)
+    told = f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {code.co_freevars} ({', '.join(texts)})"
+    return f"{told}{_arguments_text(code)}{_handlers_text(code)}"
+
+
+def _arguments_text(code: types.CodeType) -> str:
+    """Returns how many arguments of which kind code takes; nothing where all are given by place or by name, as the
+    names and the defaults tell these."""
+    starred = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    if not (code.co_posonlyargcount or code.co_kwonlyargcount or starred):
+        return ""
+    return f" takes {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {starred}"
+
+
+def _handlers_text(code: types.CodeType) -> str:
+    """Returns which instructions of a function which handler is for: all that tells a `try` with `else` from one
+    without. An expression, as a lambda is, has no handlers but those that its instructions tell."""
+    return f" handles {code.co_exceptiontable.hex()}" if code.co_exceptiontable and code.co_name[0] != "<" else ""
+
+
+def _constant_text(value: Any) -> str:
+    """Returns a constant of compiled code as text. Of a set literal, which is a frozen set there, each process has the
+    elements in an order of its own."""
+    if isinstance(value, types.CodeType):
+        return code_text(value)
+    if isinstance(value, frozenset):
+        return f"frozenset({{{', '.join(sorted(map(_constant_text, value)))}}})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant_text, value))}{',' * (len(value) == 1)})"
+    return repr(value)
+
+
+def _may_be_docstring(code: types.CodeType) -> bool:
+    has_flag = code.co_flags & _HAS_DOCSTRING
+    # Before 3.14 the first constant of a `def` is its docstring, or None.
+    return bool(has_flag) or not hasattr(inspect, "CO_HAS_DOCSTRING")

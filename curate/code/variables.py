@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import enum
-import hashlib
 import inspect
 import sys
 import types
@@ -40,6 +39,7 @@ from curate.code.compared import (
     of_self,
     says,
     set_on,
+    short,
     tells,
 )
 from curate.code.held import CODE, attributes_of, held, is_object, registered
@@ -54,8 +54,6 @@ from curate.log import get_logger
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _WARNED: set[tuple[str, str]] = set()
 """Modules and names of values of which this process has warned."""
-_LONG = 200
-"""Longer texts are hashed, in characters."""
 
 
 class Variables:
@@ -152,7 +150,7 @@ class Variables:
                     is_method = bool(owner) and owner in qualname(one).split(".")[:-1]
                     used = None if is_method else self._sources.of(one)
                     if used is None and not owner and is_made_of_text(one, self._sources):
-                        self._made[id(one)] = f"{variable.name} has {_short(made_text(one))}"
+                        self._made[id(one)] = f"{variable.name} has {short(made_text(one))}"
                         found |= {each.place: each for each in self._used_by_made(one)}
                     elif used is not None:
                         found |= {used.place: used} if used.place not in self._places else {}
@@ -239,7 +237,7 @@ class Variables:
         if is_a(one.value, types.FunctionType | singledispatchmethod) and (given := self._given(one)):
             origin = self._origin(one) or Origin()
             values = {name: self._compared(value, one, origin) for name, value in given.items()}
-            yield from (f"{one.name}.{name} = {_short(value_text(name, value))}" for name, value in values.items())
+            yield from (f"{one.name}.{name} = {short(value_text(name, value))}" for name, value in values.items())
 
     def _registered(self, one: Variable) -> Iterator[str]:
         """Yields what decorators that are given what is read put into a table with functions."""
@@ -248,7 +246,7 @@ class Variables:
         for module, node in by if put else ():
             if self._origins.of(module, [*node.args, *(word.value for word in node.keywords)]).reads:
                 told = self._compared(put, one, self._origins.of(module, [node]))
-                yield f"{one.name} has {_short(value_text(one.name, told))}"
+                yield f"{one.name} has {short(value_text(one.name, told))}"
                 return
 
     def _is_told(self, one: Variable) -> bool:
@@ -303,7 +301,7 @@ class Variables:
             yield from self._closed(one, origin, function)
 
     def _functions(self, one: Variable) -> list[types.FunctionType]:
-        found = [by for by in held(one.value, self._sources) if isinstance(by, types.FunctionType)]
+        found = (by for by in held(one.value, self._sources) if isinstance(by, types.FunctionType))
         return [by for by in found if self._sources.of(by) is not None]
 
     def _closed(self, one: Variable, origin: Origin, function: types.FunctionType) -> Iterator[str]:
@@ -313,10 +311,11 @@ class Variables:
             if name in origin.variables or (origin.is_own and origin.is_like_own(value)):
                 continue
             if is_data(value):
+                value = self._compared(value, one, Origin(origin.names), is_known=True)
                 yield f"{function.__name__}.{name} = {value_text(name, value)}"
             elif not is_a(value, CODE) and says(value, self._sources):
                 text = value_text(name, self._compared(value, one, origin))
-                yield f"{function.__name__}.{name} = {_short(text)}"
+                yield f"{function.__name__}.{name} = {short(text)}"
 
     def _compared(self, value: Any, one: Variable, origin: Origin, *, is_known: bool = False) -> Any:
         """Returns what of a value can be compared, without what a process has of its own, and where a program lies.
@@ -382,7 +381,7 @@ class Variables:
     def _text(self, one: Variable, origin: Origin) -> Iterator[str]:
         with suppress(RecursionError):  # too deep to be told
             for name, value in self._told(one, origin):
-                yield f"{name} = {_short(value_text(name, value))}"
+                yield f"{name} = {short(value_text(name, value))}"
 
     def _told(self, one: Variable, origin: Origin) -> Iterator[tuple[str, Any]]:
         """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
@@ -444,7 +443,3 @@ def _made_above(statement: ast.stmt) -> list[ast.AST]:
 def _values(module: Module) -> Mapping[str, Any]:
     """Returns the values of a module's names; none if it is not imported."""
     return {} if (known := loaded(module.name)) is None else vars(known)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONG else hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -160,7 +160,7 @@ class Udf:
             "fn_constructor_kwargs": self.constructor_kwargs,
         }
         try:
-            texts = [callable_text(name, value) for name, value in given.items() if value]
+            texts = [callable_text(name, value, self.target) for name, value in given.items() if value]
         except RecursionError:
             raise ConfigError(
                 f"{owner}: cannot compare an argument between runs: it holds itself, or is nested too deeply; pass "

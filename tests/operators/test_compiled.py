@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import curate
-from curate.code.closures import code_text
+from curate.code.syntax import code_text
 from curate.errors import ConfigError
 
 ARGUMENTS = ("a, /, b", "a, b, /", "a, *, b", "*, a, b", "a, *b", "a, **b", "*a, b", "b, *a", "*a, **b", "a, /, *, b")

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 """
 USE = "def f(row): return k"
+NEAR = f"(Path(__file__).parent / str({K}))"
 INNER = "class I:\n    def __init__(self, k): self.k = k\n"
 HOLDS = f"{INNER}class O:\n    def __init__(self, i): self.i = i\n    def o(self): return self.i.k\n"
 SECTION = f"c = configparser.ConfigParser()\nc.read_dict({{'a': {{'k': str({K})}}}})\n"
@@ -69,6 +70,14 @@ PLACES = {
     "in a table": f"k = {{'words': str(Path(__file__).parent / 'words'), 'k': {K}}}\n{USE}",
     "in an object": f"class O:\n    def __init__(self, at, k): self.at, self.k = at, k\n"
     f"k = O(Path(__file__).parent / 'words', {K})\ndef f(row): return k.k, k.at",
+    "in a function that closes over it": f"def make(k): return lambda row: k\nf = make({NEAR})",
+    "in a text in a table that is closed over": f"def make(k): return lambda row: k\nf = make({{'a': [str({NEAR})]}})",
+    "in a function of a variable": f"def make(k): return lambda row: k\ng = make({NEAR})\ndef f(row): return g(row)",
+    "in a default": f"def f(row, k={NEAR}): return k",
+    "in a default of a lambda": f"f = lambda row, *, k=str({NEAR}): k",
+    "in a partial": f"f = functools.partial(lambda k, row: k, {NEAR})",
+    "in a partial of a variable": f"g = functools.partial(lambda k, row: k, k={NEAR})\ndef f(row): return g(row)",
+    "in an object whose method it is": f"{INNER}\n    def o(self, row): return self.k\nf = I({NEAR}).o",
 }
 HELD = {
     "an object in an object": f"{HOLDS}o = O(I({K}))\ndef f(row): return o.o()",
