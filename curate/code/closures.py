@@ -22,6 +22,7 @@ import types
 import uuid
 from collections import UserList, UserString, defaultdict, deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePath
@@ -55,6 +56,12 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 
 _PLACED = re.compile(r"\b(__file__|(get)?cwd\b)")
 """What code names that asks where it lies."""
+_WITH_STATE: tuple[Any, ...] = (
+    *(int, float, complex, str, bytes, list, tuple, Mapping, set, frozenset, dt.date, dt.time, dt.timedelta, Decimal),
+    *(range, uuid.UUID, PurePath, np.ndarray, np.generic, functools.partial, types.ModuleType),
+)
+"""Kinds that tell nothing of what else a value has, as one of a class that is derived from them."""
+_TOLD_WHOLE = (enum.Enum, np.ma.MaskedArray)
 _SHARED = frozenset(map(id, (list, tuple, dict)))
 """Types of what may be in a value at many places, of which each may be in others."""
 _LONGEST = 1 << 20
@@ -64,16 +71,21 @@ _LONGEST = 1 << 20
 class Seen:
     """What a look at a value has been at: the code that it is in, and the texts of what it has seen there."""
 
-    def __init__(self, within: frozenset[int] = frozenset(), folder: Path | None = None) -> None:
-        """`folder`: where the program lies, if it asks for that; of what is near it, only where from there counts."""
+    def __init__(
+        self, within: frozenset[int] = frozenset(), folder: Path | None = None, asked: frozenset[str] = frozenset()
+    ) -> None:
+        """`folder`: where the program lies, if it asks for that; of what is near it, only where from there counts.
+        `asked`: the names that the functions which it is in look up."""
         self.within = within
         self.folder = folder
+        self.asked = asked
         self.texts: dict[int, tuple[Any, str]] = {}
         """By id; the values are kept, so that no other one can come to have it."""
 
     def inside(self, code: Any) -> Seen:
         """Returns what a look at the inside of a function or a class begins with."""
-        return Seen(self.within | {id(code)}, self.folder)
+        names = names_in(code.__code__) if is_a(code, types.FunctionType) else ()
+        return Seen(self.within | {id(code)}, self.folder, self.asked.union(names))
 
 
 class Unhashable(Exception):
@@ -102,6 +114,12 @@ def function_text(function: Any, seen: Seen | None = None) -> str:
     for name, value in closed_over(function):
         text = value_text(name, as_started(function, name, value), seen)
         parts.append(f"{name} = {BEGUN.told(function, name, text)}")
+    if "<locals>" in function.__qualname__:  # of others, variables are looked at
+        for name in sorted(seen.asked.intersection(own_dict(function))):
+            with suppress(Unhashable):  # which another function may ask something else for
+                parts.append(
+                    f".{name} = {BEGUN.told(function, name, value_text(name, own_dict(function)[name], seen))}"
+                )
     if "__file__" not in function.__globals__ or is_of_no_file(module_of(function)):
         for name, value in _globals_used(function):
             parts.append(f"{name} = {BEGUN.told(function.__globals__, name, _lenient(name, value, seen))}")
@@ -161,6 +179,13 @@ def is_plain(value: Any) -> bool:
 
 
 def _value_text(name: str, value: Any, seen: Seen) -> str:
+    text = _kind_text(name, value, seen)
+    if id(type(value)) in _SHARED or is_a(value, _TOLD_WHOLE) or not is_a(value, _WITH_STATE):
+        return text
+    return f"{text}{_state(name, value, seen)}"
+
+
+def _kind_text(name: str, value: Any, seen: Seen) -> str:
     # Those that millions are of are told before all others.
     if type(value) is list or type(value) is tuple:
         return f"{type(value).__name__}({', '.join([value_text(name, item, seen) for item in value])})"
@@ -172,10 +197,10 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         own = f" {value_text(name, has, seen)}" if id(type(has)) in PLAIN_IDS else ""
         return f"{type(value).__qualname__}.{value.name}{own}"
     if is_a(value, int | float | complex | str | bytes) or value is Ellipsis:
-        return f"{type(value).__name__} {shown(value)}{_state(name, value, seen)}"
+        return f"{type(value).__name__} {shown(value)}"
     if is_a(value, list | tuple):
         items = ", ".join(value_text(name, item, seen) for item in items_in(value))
-        return f"{type(value).__name__}({items}){_state(name, value, seen)}"
+        return f"{type(value).__name__}({items})"
     if (settings := settings_of(value)) is not None:
         return f"{type(value).__name__} {value_text(name, settings, seen)}"
     if is_a(value, Mapping):
@@ -186,7 +211,7 @@ def _value_text(name: str, value: Any, seen: Seen) -> str:
         if not is_dict and len(has) > len(value):
             raise Unhashable(name, value, f"a {type(value).__name__} that holds more than its length says")
         pairs = [f"{value_text(name, key, seen)}: {value_text(name, item, seen)}" for key, item in has]
-        return f"{type(value).__name__}({', '.join(pairs)}){_state(name, value, seen)}"
+        return f"{type(value).__name__}({', '.join(pairs)})"
     if is_a(value, set | frozenset):
         return f"set({', '.join(sorted(value_text(name, item, seen) for item in items_in(value)))})"
     if is_a(value, _DICT_VIEWS):
@@ -324,8 +349,15 @@ def _state(name: str, value: Any, seen: Seen) -> str:
     defaultdict. Raises Unhashable."""
     factory = value.default_factory if is_a(value, defaultdict) else None
     told = [] if factory is None else [value_text(f"the default of {name}", factory, seen)]
-    if state := own_dict(value):
-        told.append(value_text(f"what {name} has", dict(state), seen))
+    if settings_of(value) is not None:
+        return ""
+    if is_a(value, types.ModuleType) and (value.__spec__ is not None or loaded(value.__name__) is value):
+        return ""  # of a file, or Python's
+    state = dict(own_dict(value))
+    if is_a(value, types.ModuleType | functools.partial):  # what Python and `functools.wraps` set
+        state = {key: one for key, one in state.items() if key[:2] != "__"}
+    if state:
+        told.append(value_text(f"what {name} has", state, seen))
     return "".join(f" of {one}" for one in told)
 
 

@@ -120,6 +120,22 @@ HELD = {
     "a section of settings": f"{SECTION}k = c['a']\ndef f(row): return k['k']",
     "settings that a function closes over": f"{SECTION}def make(c): return lambda row: c['a']['k']\nf = make(c)",
 }
+BESIDE = {
+    "a set": "class S(set): pass\no = S()",
+    "a frozen set": "class S(frozenset): pass\no = S()",
+    "a date": "class S(datetime.date): pass\no = S(2026, 1, 2)",
+    "a moment": "class S(datetime.datetime): pass\no = S(2026, 1, 2, fold=1)",
+    "a span": "class S(datetime.timedelta): pass\no = S(1)",
+    "a decimal number": "class S(decimal.Decimal): pass\no = S(1)",
+    "a path": "class S(type(Path())): pass\no = S('a')",
+    "an array": "class S(np.ndarray): pass\no = np.zeros(2).view(S)",
+    "an array of objects": "class S(np.ndarray): pass\no = np.array([None]).view(S)",
+    "a partial": "o = functools.partial(len)",
+    "a function": "def inner():\n    def o(): pass\n    return o\no = inner()",
+    "a module of no file": "o = types.ModuleType('o')",
+    "a number": "class S(int): pass\no = S(1)",
+}
+"""Values that have an attribute beside what their kind tells."""
 FILLED = {
     "a set that is loaded": f"def load(): return {{{K}}}\nk = load()\ndef f(row):\n    k.add(0)\n    return k",
     "a table that is loaded": f"k = dict(a={K})\ndef f(row):\n    k[row] = 1\n    return k",
@@ -212,6 +228,13 @@ def test_what_functions_fill_is_told_by_what_it_began_with(source: str, modules:
     before = callable_text("f", f)
     f(1)
     assert callable_text("f", f) == before
+
+
+@pytest.mark.parametrize("source", BESIDE.values(), ids=BESIDE)
+def test_what_a_value_has_beside_its_kind_counts_where_a_function_closes_over_it(source: str, modules: Modules) -> None:
+    source = f"import decimal\n{source}\ndef make(o, k):\n    o.k = k\n    return lambda row: o.k\nf = make(o, {K})"
+    one, same, other = (text_of(modules, source, k) for k in (1, 1, 2))
+    assert one == same != other
 
 
 @pytest.mark.parametrize("what", ["from {} import g", "import {} as g"])
