@@ -14,7 +14,7 @@ import inspect
 import random
 import types
 from collections import ChainMap, UserDict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -38,13 +38,14 @@ from curate.code.closures import (
 )
 from curate.code.held import CODE, PARTIALS, attributes_of, is_object, is_of_user
 from curate.code.kinds import checks_of, defaults_of_function, is_a, items_in, own_dict, pairs_in, told_from
-from curate.code.names import CHANGING, used_of_self
+from curate.code.names import CHANGING, mangled, used_of_self
 from curate.code.own import DRAWN_FROM, NOTHING, Origin, Origins, Variable
 from curate.code.sources import Module, Sources, Used, names_assigned
 from curate.code.started import as_started
-from curate.code.syntax import defaults_in, is_literal, made_in
-from curate.code.tables import parts_of
+from curate.code.syntax import defaults_in, in_brackets, is_literal, made_in
+from curate.code.tables import args_of, inside, parts_of
 from curate.dataclass import replace
+from curate.log import get_logger
 
 TABLES = (dict, list, tuple, set, frozenset)
 _VIEWS = (types.MappingProxyType, UserDict, ChainMap)
@@ -61,6 +62,8 @@ _MADE = (
 _MADE_OF_PARTS = ("ip_address", "ip_interface", "ip_network", "py_buffer")
 """And what is not called as the class of what it makes."""
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
+_WARNED: set[tuple[str, str]] = set()
+"""Modules and names of values of which this process has warned."""
 _OWN = "its own"
 """Stands for what a process has of its own."""
 
@@ -144,22 +147,34 @@ def says(value: Any, sources: Sources) -> bool:
     return False
 
 
+def is_of_library(value: Any, sources: Sources) -> bool:
+    """Returns whether a value is an object of a library, or a table that may have some: no code, no part of a class, no
+    record, and no mapping that may be the environment or a database."""
+    if is_a(value, CODE) or (is_a(value, Mapping) and not is_a(value, (*TABLES, *_VIEWS))):
+        return False
+    is_part = any("__get__" in vars(base) for base in type(value).__mro__)
+    return not (is_part or is_object(value, sources) or is_data(value)) and fields_of(value) is None
+
+
 def counts(value: Any, sources: Sources) -> bool:
     """Returns whether an attribute of an object that code asks for is part of an identity."""
     return is_data(value) or fields_of(value) is not None or says(value, sources)
 
 
-def compared(value: Any, sources: Sources, origin: Origin | None = None, folder: Path | None = None) -> Any:
+def compared(
+    value: Any, sources: Sources, origin: Origin | None = None, folder: Path | None = None, *, is_inside: bool = False
+) -> Any:
     """Returns a value with what can be compared of it: of an object of the user's, what it holds and its methods do not
     change; of a function, which one it is and what it closes over; of other objects, which class they are of. What is
     in a table may be asked for anything, under any name.
 
-    Of what a process has of its own, which its `origin` tells, only that; of what lies in a `folder`, where.
+    Of what a process has of its own, which its `origin` tells, only that; of what lies in a `folder`, where; of objects
+    of Python's libraries what is `inside`, if that is asked for.
 
     Each object is looked at once, as many ways as lead to it: those between a few that all know each other are beyond
     counting. Of what is in it, a long text is its digest.
     """
-    return _Walk(sources, origin, folder).opened(value)
+    return _Walk(sources, origin, folder, is_inside=is_inside).opened(value)
 
 
 def is_made_by(module: Module, node: ast.AST, value: Any) -> bool:
@@ -223,15 +238,30 @@ def given_defaults(used: Used, name: str, function: types.FunctionType) -> Itera
 
 
 def given_checks(used: Used, cls: type, called: str, origins: Origins) -> Iterator[Variable]:
-    """Yields what the fields of a record are checked and converted by, where what is read is given to that."""
-    for name, checks in checks_of(cls).items():
-        body = [one for one in getattr(used.statement, "body", ()) if name in names_assigned(one)]
-        calls = [one for statement in body for one in ast.walk(statement) if isinstance(one, ast.Call)]
-        given = [one for call in calls for one in (*call.args, *(word.value for word in call.keywords))]
-        # Of a call, what it is given decides: which function of a library it calls is told.
-        nodes = [one for one in given if not (isinstance(one, ast.Call) and (one.args or one.keywords))]
-        if origins.of(used.module, nodes).reads:
-            yield Variable(f"{called}.{name}", checks, used, [(False, node) for node in nodes])
+    """Yields what the fields of a class are annotated with, and checked and converted by, where what is read is given
+    to that."""
+    checks, annotated = checks_of(cls), vars(cls).get("__annotations__", {})
+    for name in {**annotated, **checks}:
+        body = [one for one in getattr(used.statement, "body", ()) if name in (*names_assigned(one), _annotates(one))]
+        kinds = [one.annotation for one in body if isinstance(one, ast.AnnAssign)]
+        nodes, typed = _given_to(body), [*_given_to(kinds), *chain.from_iterable(map(in_brackets, kinds))]
+        told = checks.get(name, []) if origins.of(used.module, nodes).reads else []
+        told += [annotated[name]] if name in annotated and origins.of(used.module, typed).reads else []
+        if told:
+            yield Variable(f"{called}.{name}", told, used, [(False, node) for node in (*nodes, *typed)])
+
+
+def _given_to(nodes: Sequence[ast.AST]) -> list[ast.AST]:
+    """Returns what calls are given. Of one in another it is what that is given: which function of a library it calls is
+    told."""
+    calls = [one for node in nodes for one in ast.walk(node) if isinstance(one, ast.Call)]
+    given = [one for call in calls for one in (*call.args, *(word.value for word in call.keywords))]
+    return [one for one in given if not (isinstance(one, ast.Call) and (one.args or one.keywords))]
+
+
+def _annotates(statement: ast.AST) -> str:
+    """Returns the name that a statement annotates; empty if none."""
+    return getattr(getattr(statement, "target", None), "id", "") if isinstance(statement, ast.AnnAssign) else ""
 
 
 def is_of_parts(value: Any) -> bool:
@@ -257,8 +287,11 @@ def short(text: str) -> str:
 class _Walk:
     """One look at all that a value holds."""
 
-    def __init__(self, sources: Sources, origin: Origin | None, folder: Path | None) -> None:
+    def __init__(
+        self, sources: Sources, origin: Origin | None, folder: Path | None, *, is_inside: bool = False
+    ) -> None:
         self._sources = sources
+        self._is_inside = is_inside
         self._origin = origin
         self._folder = folder
         self._seen: dict[int, tuple[Any, Any]] = {}
@@ -328,6 +361,10 @@ class _Walk:
             return value.__name__
         if _is_drawn_from(value):
             return cls.__qualname__, self._inner(_state_of(value))
+        if (parts := args_of(value)) is not None:
+            return cls.__qualname__, [self._inner(one) for one in parts]
+        if self._is_inside and is_of_library(value, self._sources) and (parts := inside(value)) is not None:
+            return cls.__qualname__, [self._inner(one) for one in parts]
         if id(cls) not in self._changed:
             self._changed[id(cls)] = {name for name, how in of_self(cls, self._sources) if how != "asked"}
         changed = self._changed[id(cls)]
@@ -381,8 +418,19 @@ def of_self(cls: type, sources: Sources) -> Iterator[tuple[str, str]]:
     bodies = [used.statement for base in cls.__mro__ if (used := sources.of(base)) is not None]
     for body in bodies:
         if isinstance(body, ast.ClassDef):
-            yield from used_of_self(body)
+            yield from ((mangled(name, body.name), how) for name, how in used_of_self(body))
 
 
 def is_cached(cls: type, name: str) -> bool:
     return isinstance(inspect.getattr_static(cls, name, None), functools.cached_property)
+
+
+def warn_once(module: str, name: str, why: str, instead: str) -> None:
+    """Warns once of a value that no identity has."""
+    if (module, name) not in _WARNED:
+        _WARNED.add((module, name))
+        get_logger().warning(
+            f"a value is not compared between runs: {why}",
+            value=f"{module}.{name}",
+            next=f"{instead}, so that rows made with another value are noticed",
+        )

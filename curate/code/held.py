@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import types
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,8 +25,10 @@ from curate.code.closures import (
 )
 from curate.code.kinds import is_a, items_in, own_dict, pairs_in
 from curate.code.sources import Module, Sources
+from curate.code.tables import args_of
 
 CODE = types.FunctionType | types.BuiltinFunctionType | types.MethodType | types.ModuleType | type
+_KEY: Any = type(functools.cmp_to_key(max))
 PARTIALS = (functools.partial, functools.partialmethod)
 
 
@@ -123,6 +126,10 @@ def _within(value: Any) -> Iterator[Any]:
         yield value.__func__
     elif is_a(value, functools.cached_property):
         yield value.func
+    elif (args := args_of(value)) is not None:
+        yield from args
+    elif type(value) is _KEY:
+        yield from gc.get_referents(value)
     elif is_a(value, functools.singledispatchmethod):
         yield value.dispatcher
     elif not is_a(value, type) and (fields := fields_of(value)) is not None:

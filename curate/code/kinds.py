@@ -82,6 +82,9 @@ def shown(value: Any) -> str:
 
 def own_dict(value: Any) -> dict[str, Any]:
     """Returns the dictionary that a value has its attributes in; an empty one of a value without."""
+    if issubclass(type(value), threading.local):  # of this thread
+        local: dict[str, Any] = threading.local.__getattribute__(value, "__dict__")
+        return local
     found = (vars(base).get("__dict__") for base in type(value).__mro__)
     known = next((one for one in found if type(one) in _HAS_DICT), None)
     return {} if known is None else known.__get__(value)

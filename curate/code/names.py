@@ -177,6 +177,16 @@ def used_of_self(body: ast.ClassDef) -> Iterator[tuple[str, str]]:
             yield WHOLE, "asked"
 
 
+def mangled(name: str, cls: str) -> str:
+    """Returns what Python calls an attribute that is private to a class of a name.
+
+    >>> mangled("__k", "_Of"), mangled("_k", "Of"), mangled("__k__", "Of")
+    ('_Of__k', '_k', '__k__')
+    """
+    is_private = name[:2] == "__" and name[-2:] != "__"
+    return f"_{cls.lstrip('_')}{name}" if is_private else name
+
+
 def _is_read(node: ast.AST) -> bool:
     return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 

@@ -23,6 +23,7 @@ from curate.code.closures import value_text
 from curate.code.kinds import is_a
 from curate.code.names import own_names
 from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level
+from curate.code.started import is_new
 from curate.code.syntax import is_literal, walruses
 from curate.dataclass import dataclass, replace
 
@@ -192,6 +193,26 @@ class Origins:
             items=frozenset(items),
         )
 
+    def given(self, one: Variable) -> Origin:
+        """Returns what is computed from that calls are given which make a variable's value; of other expressions, they
+        themselves. Other variables are looked at where they are."""
+        nodes = list[ast.AST]()
+        for node in one.made_with:
+            call = node if isinstance(node, ast.Call) else None
+            nodes += [*call.args, *(word.value for word in call.keywords)] if call else [node]
+        return self.of(one.used.module, [node for node in nodes if not _is_variable(node)])
+
+    def is_begun(self, one: Variable, names: Mapping[str, Any]) -> bool:
+        """Returns whether statements tell what a variable began with that code changes: where it was loaded, it counts
+        as it is. `names`: those of its module."""
+        nodes, value = [node for _, node in one.assigned], one.value
+        if not one.used.module.binds(one.name.partition(".")[0]):
+            return True
+        values = [node for node in nodes if isinstance(node, ast.expr)]
+        if len(values) == len(nodes) and all(is_literal(one) or is_new(one, type(value), names) for one in values):
+            return True
+        return not self.of(one.used.module, nodes).reads
+
     def _items(self, module: Module, node: ast.AST) -> Iterator[tuple[int, int]]:
         """Yields whether each item of a list or a tuple is a process's own, which an expression is or a function that
         it calls returns."""
@@ -322,6 +343,12 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         keys = [one.value if isinstance(one, ast.Constant) else None for one in node.keys]
         pairs = zip(keys, node.values, strict=True)
         yield from ((f".{key}", value) for key, value in pairs if isinstance(key, str))
+
+
+def _is_variable(node: ast.AST) -> bool:
+    """Returns whether an expression names a variable, or what a library has; not what a program was started with."""
+    is_named = all(isinstance(one, ast.Name | ast.Attribute | ast.expr_context) for one in ast.walk(node))
+    return is_named and getattr(node, "attr", "") not in ("argv", "environ")
 
 
 def _named(node: ast.AST) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import inspect
 import textwrap
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -199,3 +200,23 @@ def _may_be_docstring(code: types.CodeType) -> bool:
     has_flag = code.co_flags & _HAS_DOCSTRING
     # Before 3.14 the first constant of a `def` is its docstring, or None.
     return bool(has_flag) or not hasattr(inspect, "CO_HAS_DOCSTRING")
+
+
+def in_brackets(annotation: ast.AST) -> Iterator[ast.AST]:
+    """Yields what a type is given, as the value of `Literal[value]`: what is in brackets, at any depth."""
+    for one in ast.walk(annotation):
+        if isinstance(one, ast.Subscript):
+            inner = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
+            yield from (part for part in inner if not isinstance(part, ast.Name | ast.Attribute | ast.Subscript))
+            yield from (part for part in inner if isinstance(part, ast.Subscript) and not _names_type(part.value))
+
+
+def _names_type(node: ast.AST) -> bool:
+    """Returns whether what is before brackets may be a type: not what is read from a table, as `os.environ`."""
+    name = getattr(node, "id", "") or getattr(node, "attr", "")
+    return name[:1].isupper() or hasattr(builtins, name)
+
+
+def calls_above(statement: ast.stmt) -> list[ast.AST]:
+    """Returns the calls that make what a class is derived from, as `namedtuple("P", "k")`: no other statement does."""
+    return [one for one in getattr(statement, "bases", ()) if isinstance(one, ast.Call)]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import sys
+import threading
+import types
+import weakref
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pyarrow as pa
+
+from curate.code.kinds import is_a, own_dict
 
 _ARROW = pa.Array | pa.ChunkedArray | pa.RecordBatch | pa.Table
 _OTHERS = ("pandas", "polars")
@@ -18,9 +25,13 @@ _PARTS = {
     ("_struct", "Struct"): ("format",),
     ("_regex", "Pattern"): ("pattern", "flags", "named_lists"),
     ("decimal", "Context"): ("prec", "rounding", "Emin", "Emax", "capitals", "clamp"),
+    ("pydantic.fields", "FieldInfo"): ("_attributes_set", "metadata"),
+    ("pydantic.type_adapter", "TypeAdapter"): ("_type", "_config"),
     ("pandas", "Interval"): ("left", "right", "closed"),
 }
 """Attributes of values of libraries, by the names of their classes: most programs have none of these."""
+_NEVER_SAME = frozenset({"_hashlib", "asyncio", "concurrent", "logging", "multiprocessing", "socket", "subprocess"})
+"""Modules of objects of which each process has its own, and of those that tell nothing."""
 _EXPRESSION = ("pyarrow._compute", "Expression")
 """By its name: to import pyarrow.compute takes time of each program."""
 
@@ -57,6 +68,8 @@ def parts_of(value: Any) -> Any:
     """Returns what decides a value of a library's that never changes, as a network or a template; None of others, whose
     class, as one of the user's that is derived from these, may decide it, too."""
     cls = type(value)
+    if (args := args_of(value)) is not None:
+        return args
     if cls is memoryview:
         with suppress(ValueError):  # released
             return [value.format, value.shape, value.tobytes()]
@@ -74,6 +87,34 @@ def parts_of(value: Any) -> Any:
         return str(value)
     names = _PARTS.get((cls.__module__, cls.__qualname__))
     return None if names is None else [getattr(value, name) for name in names]
+
+
+def inside(value: Any) -> list[Any] | None:
+    """Returns what an object of Python's own libraries or of numpy is made of, as pickle would send it or as it refers
+    to it; None of others, which may hold moments and addresses, and where neither tells all."""
+    cls = type(value)
+    root, _, rest = cls.__module__.partition(".")
+    if (root not in sys.stdlib_module_names and root != "numpy") or root in _NEVER_SAME or rest == "robotparser":
+        return None
+    if is_a(value, threading.local):
+        return [dict(own_dict(value))]
+    if is_a(value, weakref.ref | types.CellType):
+        return gc.get_referents(value) if is_a(value, types.CellType) else [value()]
+    try:
+        return [one for one in value.__reduce_ex__(4) if not isinstance(one, str)]
+    except Exception:  # noqa: BLE001 - a class may raise what it likes
+        parts = gc.get_referents(value) if not own_dict(value) else []
+        return [one for one in parts if not is_a(one, types.CodeType) and one is not cls] or None
+
+
+def args_of(kind: Any) -> list[Any] | None:
+    """Returns what a type with others in it, as `list[int]` or `Literal["a"]`, is made of; None of other values."""
+    if not (is_a(kind, types.GenericAlias | types.UnionType) or type(kind).__module__ == "typing"):
+        return None
+    if (of := get_origin(kind)) is not None:
+        return [of, *get_args(kind)]
+    names = ("_name", "__name__", "__forward_arg__", "__bound__", "__constraints__", "__supertype__")
+    return [getattr(kind, name) for name in names if hasattr(kind, name)]
 
 
 def _plain(array: pa.Array, *, is_arrow: bool) -> pa.Array:

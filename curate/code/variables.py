@@ -33,6 +33,7 @@ from curate.code.compared import (
     is_cached,
     is_data,
     is_made_of_text,
+    is_of_library,
     is_of_parts,
     is_stated,
     is_whole,
@@ -41,19 +42,18 @@ from curate.code.compared import (
     set_on,
     short,
     tells,
+    warn_once,
 )
 from curate.code.held import CODE, attributes_of, held, is_object, registered
 from curate.code.kinds import defaults_of, functions_in, is_a, is_called, is_path, loaded, own_dict
 from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_changed, globals_named, globals_read
 from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
-from curate.code.started import BEGUN, as_started, is_new
-from curate.code.syntax import canonical, is_literal, qualname, which
-from curate.log import get_logger
+from curate.code.started import BEGUN, as_started
+from curate.code.syntax import calls_above, canonical, qualname, which
+from curate.code.tables import inside
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
-_WARNED: set[tuple[str, str]] = set()
-"""Modules and names of values of which this process has warned."""
 
 
 class Variables:
@@ -181,7 +181,7 @@ class Variables:
         called = called or cls.__name__
         body = used.statement.body if isinstance(used.statement, ast.ClassDef) else []
         has = {**vars(cls), **(defaults_of(cls) if body else {})}
-        if (made := _made_above(used.statement)) and self._origins.of(used.module, made).reads:
+        if (made := calls_above(used.statement)) and self._origins.of(used.module, made).reads:
             has |= defaults_of(cls.__bases__[0])
         for name in sorted(has.keys() - {*self._left_out.get(id(cls), ())}):
             self._add(f"{called}.{name}", has[name], used, body, is_public=not name.startswith("_"))
@@ -209,19 +209,17 @@ class Variables:
         """Warns of values that are computed in modules which are not imported yet: nothing is, for an identity."""
         for (module, name), one in self._unread.items():
             nodes = [node for _, node in assigned(one.statement, name)]
-            if (module, name) not in _WARNED and self._origins.of(one.module, nodes).reads:
-                _WARNED.add((module, name))
-                get_logger().warning(
-                    "a value is not compared between runs: functions import its module only as rows are made",
-                    value=f"{module}.{name}",
-                    next=f"import {module} at the top of a file, so that rows made with another value are noticed",
-                )
+            if self._origins.of(one.module, nodes).reads:
+                why = "functions import its module only as rows are made"
+                warn_once(module, name, why, f"import {module} at the top of a file")
 
     def _lines(self, key: tuple[str, str], one: Variable) -> Iterator[str]:
         if is_a(one.value, types.FunctionType) and one.is_computed:
             if (origin := self._origin(one)) is not None:
                 yield from self._choice(one, origin)
-        elif not (key in self._changed and self._is_begun(one)) and (self._is_asked(one) or not self._is_told(one)):
+        elif not (key in self._changed and self._origins.is_begun(one, _values(one.used.module))) and (
+            self._is_asked(one) or not self._is_told(one)
+        ):
             kind = type(one.value)
             if one.is_chosen and not is_a(one.value, type) and self._sources.of(kind) is not None:
                 yield f"{one.name} is a {kind.__qualname__}"
@@ -282,18 +280,6 @@ class Variables:
             return origin
         return None if origin.is_own == SURELY or (origin.is_own and origin.is_like_own(one.value)) else origin
 
-    def _is_begun(self, one: Variable) -> bool:
-        """Returns whether statements tell what a variable began with that code changes: where it was loaded, it counts
-        as it is."""
-        nodes, value = [node for _, node in one.assigned], one.value
-        names = _values(one.used.module)
-        if not one.used.module.binds(one.name.partition(".")[0]):
-            return True
-        values = [node for node in nodes if isinstance(node, ast.expr)]
-        if len(values) == len(nodes) and all(is_literal(one) or is_new(one, type(value), names) for one in values):
-            return True
-        return not self._origins.of(one.used.module, nodes).reads
-
     def _choice(self, one: Variable, origin: Origin) -> Iterator[str]:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
         for function in self._functions(one):
@@ -317,12 +303,18 @@ class Variables:
                 text = value_text(name, self._compared(value, one, origin))
                 yield f"{function.__name__}.{name} = {short(text)}"
 
-    def _compared(self, value: Any, one: Variable, origin: Origin, *, is_known: bool = False) -> Any:
+    def _compared(
+        self, value: Any, one: Variable, origin: Origin, *, is_known: bool = False, is_inside: bool = False
+    ) -> Any:
         """Returns what of a value can be compared, without what a process has of its own, and where a program lies.
-        `is_known`: it is data, of which all can be."""
+        `is_known`: it is data, of which all can be. `is_inside`: with what is in objects of Python's libraries."""
         folder = Path(one.used.module.path).parent if origin.is_placed else None
         own = origin if origin.labels or origin.variables or origin.is_own else None
-        return value if is_known and own is None and folder is None else compared(value, self._sources, own, folder)
+        return (
+            value
+            if is_known and own is None and folder is None
+            else compared(value, self._sources, own, folder, is_inside=is_inside)
+        )
 
     def _take_imported(self, module: Module, names: Iterable[str]) -> None:
         """Takes in which of several imports of a name it is of, as where one is not there on each machine."""
@@ -372,6 +364,7 @@ class Variables:
         key = (used.module.name, name)
         if key not in self._found:
             owner, _, last = name.rpartition(".")
+            last = last.removeprefix(f"_{owner.rpartition('.')[2].lstrip('_')}" if "__" in last[1:] else "")
             found = [pair for statement in statements for pair in assigned(statement, last)]
             same = [one for one in statements if owner and isinstance(one, _Def) and one.name == last]
             decorators = [by for one in (*same, used.statement) for by in getattr(one, "decorator_list", ())]
@@ -380,8 +373,20 @@ class Variables:
 
     def _text(self, one: Variable, origin: Origin) -> Iterator[str]:
         with suppress(RecursionError):  # too deep to be told
-            for name, value in self._told(one, origin):
-                yield f"{name} = {short(value_text(name, value))}"
+            told = [f"{name} = {short(value_text(name, value))}" for name, value in self._told(one, origin)]
+            yield from told
+            if not (told or is_a(one.value, TABLES)) and inside(one.value) is None and self._is_opaque(one):
+                why = f"nothing tells what is in a {type(one.value).__name__}"
+                warn_once(one.used.module.name, one.name, why, "give what it is made of a name at the top of its file")
+
+    def _is_opaque(self, one: Variable) -> bool:
+        """Returns whether a value is an object of a library, or has some, which is made of what is read."""
+        is_made = is_of_library(one.value, self._sources) and not is_stated(one, one.value)
+        return is_made and self._origins.given(one).reads
+
+    def _has_inside(self, one: Variable, origin: Origin) -> bool:
+        told = [self._compared(one.value, one, origin, is_inside=is_inside) for is_inside in (False, True)]
+        return value_text("", told[0]) != value_text("", told[1])
 
     def _told(self, one: Variable, origin: Origin) -> Iterator[tuple[str, Any]]:
         """Yields what of a value can be compared, by name: all of it, or of an object the attributes that are asked."""
@@ -405,6 +410,8 @@ class Variables:
                 yield one.name, self._compared(defaults, one, origin)
         elif has_objects(value, self._sources):
             yield one.name, self._compared(value, one, origin)
+        elif self._is_opaque(one) and self._has_inside(one, origin):
+            yield one.name, self._compared(value, one, origin, is_inside=True)
         elif is_whole(value) or not (is_object(value, self._sources) or attributes_of(value)):
             if one.used.module.path and says(value, self._sources) and not is_stated(one, value):
                 yield one.name, self._compared(value, one, origin)
@@ -433,11 +440,6 @@ class Variables:
         owner, _, name = one.name.rpartition(".")
         is_named = one.is_set and name in self._names_asked - self._names_set
         return not one.assigned and (is_named or name in self._attributes.get((one.used.module.name, owner), {}))
-
-
-def _made_above(statement: ast.stmt) -> list[ast.AST]:
-    """Returns the calls that make what a class is derived from, as `namedtuple("P", "k")`: no other statement does."""
-    return [one for one in getattr(statement, "bases", ()) if isinstance(one, ast.Call)]
 
 
 def _values(module: Module) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 """
 USE = "def f(row): return k"
+LIBRARIES = "contextvars, io, itertools, json, textwrap, threading, typing"
 NEAR = f"(Path(__file__).parent / str({K}))"
 INNER = "class I:\n    def __init__(self, k): self.k = k\n"
 HOLDS = f"{INNER}class O:\n    def __init__(self, i): self.i = i\n    def o(self): return self.i.k\n"
@@ -136,6 +137,48 @@ BESIDE = {
     "a number": "class S(int): pass\no = S(1)",
 }
 """Values that have an attribute beside what their kind tells."""
+INSIDE = {
+    "a variable of a context": f"k = contextvars.ContextVar('k', default={K})\ndef f(row): return k.get()",
+    "one in a list": f"k = [contextvars.ContextVar('k', default={K})]\ndef f(row): return k[0].get()",
+    "what a thread has": f"k = threading.local()\nk.k = {K}\ndef f(row): return k.k",
+    "what a thread has as a class says": "class L(threading.local):\n    def __init__(self, k): self.k = k\n"
+    f"k = L({K})\ndef f(row): return k.k",
+    "an iterator": f"k = iter([{K}])\ndef f(row): return next(k)",
+    "an iterator of others": f"k = zip([{K}])\ndef f(row): return next(k)",
+    "a count": f"k = itertools.count({K})\ndef f(row): return next(k)",
+    "a method of a count": f"k = itertools.count({K}).__next__\ndef f(row): return k()",
+    "a generator": f"def g(k): yield k\nk = g({K})\ndef f(row): return next(k)",
+    "a generator in brackets": f"k = (x for x in [{K}])\ndef f(row): return next(k)",
+    "an order": f"def by(k):\n    def c(a, b): return k * (a - b)\n    return c\nk = functools.cmp_to_key(by({K}))\n"
+    "def f(row): return sorted([1, 2], key=k)",
+    "an order of a default": f"k = functools.cmp_to_key(lambda a, b, k={K}: k * (a - b))\n"
+    "def f(row): return sorted([1, 2], key=k)",
+    "an encoder": f"k = json.JSONEncoder(indent={K})\ndef f(row): return k.encode(row)",
+    "what wraps texts": f"k = textwrap.TextWrapper(width={K})\ndef f(row): return k.wrap(row)",
+    "a file in memory": f"k = io.StringIO(str({K}))\ndef f(row): return k.getvalue()",
+    "a cell": f"k = types.CellType({K})\ndef f(row): return k.cell_contents",
+    "a polynomial": f"k = np.poly1d([{K}, 1])\ndef f(row): return k(row)",
+    "a type": f"k = typing.Literal[{K}]\ndef f(row): return k",
+    "a type in a type": f"k = list[typing.Annotated[int, {K}]]\ndef f(row): return k",
+    "a type that is closed over": f"def make(k): return lambda row: k\nf = make(typing.Literal[{K}])",
+    "types in a table": f"k = {{'a': [typing.Literal[{K}]]}}\ndef f(row): return k",
+    "a field of a record": f"@dataclasses.dataclass\nclass R:\n    k: typing.Annotated[int, {K}]\n"
+    "def f(row): return typing.get_type_hints(R, include_extras=True)",
+    "an attribute that is private to a class": "class O:\n    def __init__(self, k): self.__k = k\n"
+    f"    def o(self): return self.__k\no = O({K})\ndef f(row): return o.o()",
+    "one of the class": f"class O:\n    __k = {K}\n    def o(self): return self.__k\no = O()\ndef f(row): return o.o()",
+}
+"""Values of Python's own libraries, in which others are, and of which no attribute is asked."""
+CHECKED = {
+    "a field of a model": f"class M(pydantic.BaseModel):\n    k: typing.Literal[{K}]\ndef f(row): return M(k=row)",
+    "a field of many": f"class M(pydantic.BaseModel):\n    k: list[typing.Annotated[int, pydantic.Field(ge={K})]]\n"
+    "def f(row): return M(k=row)",
+    "a type of a field": f"A = typing.Annotated[int, pydantic.Field(ge={K})]\nclass M(pydantic.BaseModel):\n    k: A\n"
+    "def f(row): return M(k=row)",
+    "a check of a type": f"k = pydantic.TypeAdapter(typing.Literal[{K}])\ndef f(row): return k.validate_python(row)",
+    "a check of a bound": f"k = pydantic.TypeAdapter(typing.Annotated[int, pydantic.Field(ge={K})])\n"
+    "def f(row): return k.validate_python(row)",
+}
 FILLED = {
     "a set that is loaded": f"def load(): return {{{K}}}\nk = load()\ndef f(row):\n    k.add(0)\n    return k",
     "a table that is loaded": f"k = dict(a={K})\ndef f(row):\n    k[row] = 1\n    return k",
@@ -228,6 +271,34 @@ def test_what_functions_fill_is_told_by_what_it_began_with(source: str, modules:
     before = callable_text("f", f)
     f(1)
     assert callable_text("f", f) == before
+
+
+@pytest.mark.parametrize("source", INSIDE.values(), ids=INSIDE)
+def test_what_is_in_a_value_of_pythons_libraries_counts(source: str, modules: Modules) -> None:
+    one, same, other = (text_of(modules, f"import {LIBRARIES}\n{source}", k) for k in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("source", CHECKED.values(), ids=CHECKED)
+def test_what_a_type_is_given_counts_where_values_are_checked_by_it(source: str, modules: Modules) -> None:
+    pytest.importorskip("pydantic")
+    one, same, other = (text_of(modules, f"import pydantic, typing\n{source}", k) for k in (1, 1, 2))
+    assert one == same != other
+
+
+def test_of_an_object_that_nothing_tells_a_run_warns_once(
+    modules: Modules, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is compared in its place is said: the value that it is made of, by a name."""
+    source = "import hashlib\nk = hashlib.sha256({})\ndef f(row): return k.hexdigest()"
+    name = "of_nothing_told"
+    modules.monkeypatch.setenv("K", "1")
+    for _ in range(2):
+        callable_text("f", modules.load(f"{HEAD}{source.format('os.environb[bytes([75])]')}", name).f)
+    callable_text("f", modules.load(f"{HEAD}{source.format('bytes([75])')}", "of_text_alone").f)
+    said = caplog.text + "".join(capsys.readouterr())
+    assert said.count("nothing tells what is in a HASH") == said.count(f"{name}.k") == 1
+    assert "of_text_alone" not in said
 
 
 @pytest.mark.parametrize("source", BESIDE.values(), ids=BESIDE)
