@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, own_dict, pairs_in, shown, told_from
+from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, name_of, own_dict, pairs_in, shown, told_from
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, code_text, definition
@@ -92,7 +92,7 @@ class Unhashable(Exception):
     """The value of `name` has no text that stands for it."""
 
     def __init__(self, name: str, value: Any, what: str = "") -> None:
-        super().__init__(f"{name} is {what or f'a {type(value).__name__}'}")
+        super().__init__(f"{name} is {what or f'a {name_of(type(value))}'}")
         self.value = value
 
 
@@ -159,7 +159,7 @@ def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
         except (Unhashable, RecursionError):
             raise
         except Exception as error:  # what a class of the user's, or of a library, raises when it is asked
-            raise Unhashable(name, value, f"a {type(value).__name__} that raises {type(error).__name__}") from error
+            raise Unhashable(name, value, f"a {name_of(type(value))} that raises {name_of(type(error))}") from error
     if is_plain(value):
         return _value_text(name, value, seen)
     if id(value) in seen.texts:

@@ -16,7 +16,7 @@ from typing import Any
 
 from curate.around import contextmanager
 from curate.code.closures import Unhashable, function_text, is_curates, value_text
-from curate.code.kinds import functions_in, is_a
+from curate.code.kinds import functions_in, is_a, name_of
 from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.started import BEGUN
 from curate.code.syntax import source_of
@@ -40,6 +40,27 @@ def code_digest(
     `is_identity`: there is no version beside it. Then a value that the class closes over and that cannot be hashed is
     refused with a ConfigError naming it, instead of being left out; `instead` is what can be done.
     """
+    with plainly(name_of(cls)):
+        return _digest(cls, neutral, told, instead if is_identity else "")
+
+
+@contextmanager
+def plainly(name: str) -> Iterator[None]:
+    """Turns what a class or a value of the user's raises, when it is looked at, into a ConfigError that says so."""
+    try:
+        yield
+    except (Unhashable, RecursionError, ConfigError):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{name} cannot be compared between runs: a class or a value that it uses raises {name_of(type(error))} "
+            f"when it is looked at ({error}); let that answer what Python itself asks of it, as __module__ and "
+            "__dict__, or create it inside the function"
+        ) from error
+
+
+def _digest(cls: type, neutral: Collection[str], told: Collection[str], instead: str) -> str:
+    """Returns the digest of a class; `instead`: see `code_digest`, empty if it has a version."""
     sources = Sources()
     parts: list[str] = []
     variables = Variables(sources, {*neutral, *told, *getattr(cls, "_params", {})}, cls)
@@ -52,8 +73,8 @@ def code_digest(
             variables.take_body(root, base)
             parts += variables.trees([], neutral)
         if root is None or "<locals>" in base.__qualname__:
-            parts += _values(base, told, instead if is_identity else "")
-    if is_identity:
+            parts += _values(base, told, instead)
+    if instead:
         with _refusing(cls.__name__, instead):
             parts += variables.texts()
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

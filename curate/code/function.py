@@ -18,7 +18,7 @@ from curate.code.closures import (
     placed_in,
     value_text,
 )
-from curate.code.digest import code_digest
+from curate.code.digest import code_digest, plainly
 from curate.code.held import held
 from curate.code.kinds import is_a, loaded
 from curate.code.names import AROUND, globals_read, names_in
@@ -34,8 +34,13 @@ def callable_text(name: str, function: Any, given_to: Any = None) -> str:
 
     The same in every process, and wherever the program lies, whose place is known by the function in it, or by the one
     that it is `given_to`. Raises Unhashable, with the variable's name, for a value that has no such text; for one
-    in a class ConfigError.
+    in a class ConfigError, and for a class or a value that raises when it is looked at.
     """
+    with plainly(name):
+        return _text(name, function, given_to)
+
+
+def _text(name: str, function: Any, given_to: Any) -> str:
     sources = Sources()
     variables = Variables(sources)
     queue: list[Used] = []

@@ -44,6 +44,24 @@ def is_a(value: Any, kinds: Kinds) -> bool:
         return any(base is one for base in type(value).__mro__ for one in several)
 
 
+def name_of(cls: type) -> str:
+    """Returns the name of a class, whatever its own class says.
+
+    >>> name_of(dict)
+    'dict'
+    """
+    return str(type.__dict__["__name__"].__get__(cls))
+
+
+def body_of(cls: type) -> dict[str, Any]:
+    """Returns what a class has, by name, whatever its own class says.
+
+    >>> body_of(dict)["get"] is vars(dict)["get"]
+    True
+    """
+    return dict(type.__dict__["__dict__"].__get__(cls))
+
+
 def items_in(value: Any) -> Iterator[Any]:
     """Yields what a list, a set, a queue or the like holds, and the keys of a dictionary; of a class that is derived
     from one, too, whatever it says itself.

@@ -9,6 +9,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
+from curate.code.kinds import body_of
 from curate.code.syntax import code_text
 
 
@@ -75,6 +76,7 @@ def _functions(module: ModuleType) -> Iterator[FunctionType]:
         elif kind is MappingProxyType:  # what `singledispatch` chooses from
             queue += value.values()
         elif issubclass(kind, type):
-            queue += vars(value).values() if value.__module__ == module.__name__ else ()
+            body = body_of(value)
+            queue += body.values() if body.get("__module__") == module.__name__ else ()
         else:
             queue += [getattr(value, name) for one, names in _INNER if kind is one for name in names]

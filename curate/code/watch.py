@@ -36,13 +36,20 @@ _ARRAYS = (np.ndarray, pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
 def watched(callables: Iterable[Any]) -> Iterator[None]:
     """Is around what calls these in this process: what they change, as a cache, counts as it was before. Not of what
     can reach very much: rows that are shown would wait for two looks at it."""
-    changing = [one for one in callables if _changes_little(one)]
+    changing = [one for one in callables if _is_watched(one)]
     before = [BEGUN.look(partial(callable_text, "", one)) for one in changing]
     try:
         yield
     finally:
         for one, was in zip(changing, before, strict=True):
             BEGUN.left(was, BEGUN.look(partial(callable_text, "", one)))
+
+
+def _is_watched(value: Any) -> bool:
+    try:
+        return _changes_little(value)
+    except Exception:  # noqa: BLE001 - what a class of the user's raises: who asks for the identity itself is told
+        return False
 
 
 def _changes_little(value: Any) -> bool:

@@ -15,6 +15,7 @@ from curate.around import contextmanager
 from curate.arrow.declared import as_declared
 from curate.code.closures import Unhashable
 from curate.code.function import callable_text
+from curate.code.kinds import is_a, name_of
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError, add_note
 from curate.operators.arguments import refuse_unused
@@ -83,7 +84,11 @@ def told_once() -> Iterator[None]:
 
 def label(function: Any) -> str:
     """Returns what a callable is called in plans and errors."""
-    return str(getattr(function, "__name__", None) or type(function).__name__)
+    try:
+        name = getattr(function, "__name__", None)
+    except Exception:  # noqa: BLE001 - what a class of the user's raises when it is asked
+        name = None
+    return str(name or name_of(function if is_a(function, type) else type(function)))
 
 
 def function_identity(owner: str, function: Any) -> str:
@@ -99,7 +104,7 @@ def function_identity(owner: str, function: Any) -> str:
         if error.value is function:
             raise ConfigError(
                 f"{owner} calls an object, and curate cannot see whether it is the same in the next run: pass its "
-                f"class ({type(function).__name__}) and fn_constructor_args, or a method of the object"
+                f"class ({name_of(type(function))}) and fn_constructor_args, or a method of the object"
             ) from error
         raise ConfigError(
             f"{owner} depends on a value that cannot be compared between runs: {error}; pass plain values (numbers, "

@@ -20,6 +20,7 @@ from curate.job.definition import job_digest
 from curate.operators.udf import Udf
 from tests.job.modules import Modules
 
+RAISES = "raise RuntimeError(cls)"
 ODD = {
     "one whose class is asked": "class P:\n    @property\n    def __class__(self): raise RuntimeError('no context')\n"
     "    @property\n    def __dict__(self): raise RuntimeError('no context')\np = P()",
@@ -133,6 +134,15 @@ ANSWERED = {
     "a class that cannot be hashed": f"{UNHASHABLE}class p(metaclass=M): pass",
     "an object of a class that cannot be hashed": f"{UNHASHABLE}class P(metaclass=M): pass\np = P()",
     "a list of such": f"{UNHASHABLE}class P(metaclass=M): pass\np = [P(), P]",
+    "a class that answers nothing": f"class M(type):\n    def __getattribute__(cls, name): {RAISES}\n"
+    "class P(metaclass=M): pass\np = P",
+    "an object that answers nothing": f"class M(type):\n    def __getattribute__(cls, name): {RAISES}\n"
+    "class P(metaclass=M): pass\np = [object.__new__(P)]",
+    "a class that is in no module": f"class M(type):\n    @property\n    def __module__(cls): {RAISES}\n"
+    "class P(metaclass=M): pass\np = [P(), P]",
+    "a class without a body": f"class M(type):\n    @property\n    def __dict__(cls): {RAISES}\n"
+    "class P(metaclass=M): pass\np = [P(), P]",
+    "150 partials": "import functools\np = len\nfor n in range(150): p = functools.partial(max, p, n)",
     "a mapping without an end": ENDLESS,
     "a list in 5,000 others": "p = []\nfor _ in range(5000): p = [p]",
     "a table in 5,000 others": "p = {}\nfor _ in range(5000): p = {1: p}",
