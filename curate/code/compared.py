@@ -238,8 +238,11 @@ def given_defaults(used: Used, name: str, function: types.FunctionType) -> Itera
 
 
 def given_checks(used: Used, cls: type, called: str, origins: Origins) -> Iterator[Variable]:
-    """Yields what the fields of a class are annotated with, and checked and converted by, where what is read is given
-    to that."""
+    """Yields what the fields of a class are annotated with, and checked and converted by, and what it is derived from,
+    where what is read is given to that, or chooses it."""
+    chosen = [one for one in getattr(used.statement, "bases", ()) if isinstance(one, ast.IfExp | ast.Subscript)]
+    if chosen and origins.of(used.module, chosen).reads:
+        yield Variable(f"{called} bases", [one.__qualname__ for one in cls.__bases__], used, [(False, chosen[0])])
     checks, annotated = checks_of(cls), vars(cls).get("__annotations__", {})
     for name in {**annotated, **checks}:
         body = [one for one in getattr(used.statement, "body", ()) if name in (*names_assigned(one), _annotates(one))]

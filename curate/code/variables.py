@@ -21,7 +21,7 @@ from functools import singledispatchmethod
 from pathlib import Path
 from typing import Any
 
-from curate.code.closures import PLAIN_IDS, closed_over, fields_of, is_environment, made_text, value_text
+from curate.code.closures import BOUND, PLAIN_IDS, closed_over, fields_of, is_environment, made_text, value_text
 from curate.code.compared import (
     TABLES,
     asked_of_self,
@@ -50,7 +50,7 @@ from curate.code.names import CALLED, CHANGING, WHOLE, attributes_in, globals_ch
 from curate.code.own import NOTHING, OWN, SURELY, Origin, Origins, Variable, assigned, assigns, beside_environment
 from curate.code.sources import Module, Sources, Used, names_used
 from curate.code.started import BEGUN, as_started
-from curate.code.syntax import calls_above, canonical, qualname, which
+from curate.code.syntax import calls_above, canonical, code_text, qualname, which
 from curate.code.tables import inside
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
@@ -283,7 +283,8 @@ class Variables:
     def _choice(self, one: Variable, origin: Origin) -> Iterator[str]:
         """Yields which of the user's functions a computed one is, and what values those that made it were given."""
         for function in self._functions(one):
-            yield f"{one.name} is {qualname(function)} {which(one.used.statement, function)}".rstrip()
+            told = short(code_text(function.__code__)) if one.is_chosen and function.__code__.co_name[0] == "<" else ""
+            yield f"{one.name} is {qualname(function)} {told or which(one.used.statement, function)}".rstrip()
             yield from self._closed(one, origin, function)
 
     def _functions(self, one: Variable) -> list[types.FunctionType]:
@@ -406,6 +407,8 @@ class Variables:
             if not (origin.is_placed and not origin.reads and is_path(value)):
                 yield one.name, self._compared(value, one, origin, is_known=True)
         elif is_a(value, CODE):
+            if origin.reads and one.is_chosen and is_a(value, type | BOUND):
+                yield f"{one.name} is", value
             if origin.reads and (defaults := defaults_of(value)):
                 yield one.name, self._compared(defaults, one, origin)
         elif has_objects(value, self._sources):

@@ -169,6 +169,16 @@ INSIDE = {
     "one of the class": f"class O:\n    __k = {K}\n    def o(self): return self.__k\no = O()\ndef f(row): return o.o()",
 }
 """Values of Python's own libraries, in which others are, and of which no attribute is asked."""
+TWO = "class A:\n    def o(self): return 1\nclass B:\n    def o(self): return 2\n"
+CHOSEN = {
+    "a class": f"{TWO}k = {{1: A, 2: B}}[{K}]\ndef f(row): return k().o()",
+    "what a class is derived from": f"{TWO}class C(A if {K} == 1 else B): pass\ndef f(row): return C().o()",
+    "what one is derived from by a name": f"{TWO}D = A if {K} == 1 else B\n"
+    "class C(D): pass\ndef f(row): return C().o()",
+    "a lambda of a table": f"T = {{1: lambda x: x, 2: lambda x: x + 1}}\nk = T[{K}]\ndef f(row): return k(row)",
+    "a function of Python": f"k = min if {K} == 1 else max\ndef f(row): return k(row)",
+}
+"""Code that a module chooses by what it reads."""
 CHECKED = {
     "a field of a model": f"class M(pydantic.BaseModel):\n    k: typing.Literal[{K}]\ndef f(row): return M(k=row)",
     "a field of many": f"class M(pydantic.BaseModel):\n    k: list[typing.Annotated[int, pydantic.Field(ge={K})]]\n"
@@ -271,6 +281,12 @@ def test_what_functions_fill_is_told_by_what_it_began_with(source: str, modules:
     before = callable_text("f", f)
     f(1)
     assert callable_text("f", f) == before
+
+
+@pytest.mark.parametrize("source", CHOSEN.values(), ids=CHOSEN)
+def test_which_code_is_chosen_counts(source: str, modules: Modules) -> None:
+    one, same, other = (text_of(modules, source, k) for k in (1, 1, 2))
+    assert one == same != other
 
 
 @pytest.mark.parametrize("source", INSIDE.values(), ids=INSIDE)
