@@ -20,6 +20,7 @@ from curate.code.kinds import functions_in, is_a, name_of
 from curate.code.sources import Imports, Module, Sources, Used
 from curate.code.started import BEGUN
 from curate.code.syntax import source_of
+from curate.code.tables import args_of
 from curate.code.variables import Variables
 from curate.errors import ConfigError
 
@@ -103,6 +104,17 @@ def _values(cls: type, told: Collection[str], instead: str) -> Iterator[str]:
             if not functions:
                 yield BEGUN.told(cls, name, f"{name} = {value_text(f'{cls.__name__}.{name}', value)}")
             yield from map(function_text, functions)
+    for name, kind in sorted(vars(cls).get("__annotations__", {}).items()):
+        if not is_a(kind, str) and _has_values(kind):
+            with _refusing(f"{cls.__name__}.{name}", instead):
+                yield f"{name}: {value_text(f'{cls.__name__}.{name}', kind)}"
+
+
+def _has_values(kind: Any) -> bool:
+    """Returns whether a type is given values that the function around it may have, as `Literal[k]`: not types alone."""
+    if (args := args_of(kind)) is not None:
+        return any(map(_has_values, args[1:]))
+    return not (is_a(kind, type) or kind is None or kind is Ellipsis)
 
 
 @contextmanager

@@ -183,6 +183,8 @@ CHECKED = {
     "a field of a model": f"class M(pydantic.BaseModel):\n    k: typing.Literal[{K}]\ndef f(row): return M(k=row)",
     "a field of many": f"class M(pydantic.BaseModel):\n    k: list[typing.Annotated[int, pydantic.Field(ge={K})]]\n"
     "def f(row): return M(k=row)",
+    "a field of a model in a function": "def make(k):\n    class M(pydantic.BaseModel):\n        a: typing.Literal[k]\n"
+    f"    return lambda row: M(a=row)\nf = make({K})",
     "a type of a field": f"A = typing.Annotated[int, pydantic.Field(ge={K})]\nclass M(pydantic.BaseModel):\n    k: A\n"
     "def f(row): return M(k=row)",
     "a check of a type": f"k = pydantic.TypeAdapter(typing.Literal[{K}])\ndef f(row): return k.validate_python(row)",
