@@ -4,6 +4,8 @@ and columns to values of Python; says which conversions exist."""
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -318,6 +320,32 @@ def values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return column.to_pylist()  # type: ignore[no-any-return]
     valid = column.is_valid().to_pylist()
     return [one if there else None for one, there in zip(column.to_pandas(), valid, strict=True)]
+
+
+def dictionaries(names: Sequence[str], columns: Sequence[list[Any]]) -> list[dict[str, Any]]:
+    """Returns columns of values, all of one length, as rows.
+
+    >>> dictionaries(["id", "text"], [[1, 2], ["a", "b"]])
+    [{'id': 1, 'text': 'a'}, {'id': 2, 'text': 'b'}]
+    """
+    if not 0 < len(names) <= _MOST_WRITTEN_OUT:
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return _written_out(tuple(names))(columns)
+
+
+_MOST_WRITTEN_OUT = 100
+
+
+@lru_cache(maxsize=1000)
+def _written_out(names: tuple[str, ...]) -> Callable[[Sequence[list[Any]]], list[dict[str, Any]]]:
+    """Returns the function that makes dictionaries of columns, with their names written out in its source, which takes
+    a third of the time of `dict(zip(names, row))` (of 6 columns: 0.18 us a row, and 0.58)."""
+    values = [f"v{number}" for number in range(len(names))]
+    row = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
+    made: Callable[[Sequence[list[Any]]], list[dict[str, Any]]] = eval(  # of names as Python spells them
+        f"lambda columns: [{{{row}}} for {', '.join(values)}, in zip(*columns, strict=True)]"
+    )
+    return made
 
 
 def python_value(value: pa.Scalar) -> Any:

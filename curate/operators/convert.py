@@ -16,6 +16,8 @@ are; where a float would round one of them, they are objects.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ import pyarrow.types as pt
 
 from curate.arrow.batches import kept, with_room
 from curate.arrow.groups import one_chunk
-from curate.arrow.recast import Misfit, decoded, is_of_pandas, recast, tensor_shape, values_of
+from curate.arrow.recast import Misfit, decoded, dictionaries, is_of_pandas, recast, tensor_shape, values_of
 from curate.arrow.types import contains, is_encoded, is_list, is_list_view, is_text, is_text_or_binary, value_type
 from curate.arrow.unknown import filled, is_known
 from curate.arrow.values import clash, fitted, inferred, rounded
@@ -81,9 +83,9 @@ def rows(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     """
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)]
-    columns = [_objects(name, column) for name, column in zip(table.schema.names, table.columns, strict=True)]
     names = table.schema.names
-    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    columns = [_objects(name, column) for name, column in zip(names, table.columns, strict=True)]
+    return dictionaries(names, columns)
 
 
 def _objects(name: str, column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -290,23 +292,32 @@ def rows_to_table(
     no text, and values without a common type.
     """
     names = list(rows[0])
-    for row in rows:
-        if row.keys() != rows[0].keys():
-            raise SchemaMismatch(
-                f"{where} a row with the keys {sorted(map(str, row))} after one with "
-                f"{sorted(map(str, names))}; put all keys in every row, with None for missing values"
-            )
+    values_of_all = _values(where, names, rows)
     if not names:
         raise SchemaMismatch(f"{where} a row without a key; put at least one key in every row")
     _check_names(where, names)
     types = {} if before is None else {field.name: field.type for field in before}
     wanted = {} if declared is None else {field.name: field.type for field in declared}
     columns = []
-    for name in names:
-        values = [row[name] for row in rows]
+    for name, values in zip(names, values_of_all, strict=True):
         column = rounded(values, wanted[name]) if name in wanted else None
         columns.append(column_of(where, name, values, types.get(name)) if column is None else column)
     return pa.table(columns, names=names)
+
+
+def _values(where: str, names: list[str], rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Returns the values of rows, by key. Raises SchemaMismatch for rows of other keys."""
+    # Of plain dictionaries as many keys, among them all names, are the same keys: no set of them is made for each row.
+    if set(map(type, rows)) == {dict} and set(map(len, rows)) == {len(names)}:
+        with suppress(KeyError):
+            return [list(map(itemgetter(name), rows)) for name in names]
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise SchemaMismatch(
+                f"{where} a row with the keys {sorted(map(str, row))} after one with "
+                f"{sorted(map(str, names))}; put all keys in every row, with None for missing values"
+            )
+    return [[row[name] for row in rows] for name in names]
 
 
 def column_of(where: str, name: str, values: Sequence[Any], type: pa.DataType | None = None) -> pa.Array:

@@ -21,7 +21,7 @@ from curate.operators.columns import with_column
 from curate.operators.convert import is_data_frame, returned, rows, rows_to_table, to_table
 from curate.operators.udf import UdfOperator, hint
 from curate.pipeline.bad_rows import reason_of, row_at, row_text
-from curate.pipeline.retry_later import Busy, busy, call_with_retries, is_busy
+from curate.pipeline.retry_later import Busy, busy, called_again, is_busy
 from curate.pipeline.shard_books import ShardBooks
 from curate.pipeline.step import BatchPosition
 
@@ -93,27 +93,31 @@ class MapRows(UdfOperator):
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
         made: list[Mapping[str, Any]] = []
-        for result in each(self._rows_of, table, tally, place.tries):
+        fn = self.fn.called
+        for result in each(partial(self._rows_of, fn) if self.flat else fn, table, tally, place.tries):
             if isinstance(result, Busy):
                 yield result
-            elif result is not ASIDE:
+            elif result is ASIDE:
+                continue
+            elif self.flat:
                 made += result
+            else:
+                made.append(self._row(result))
         if made:
             yield self.declared(
                 rows_to_table(f"{self.name} returned", made, table.schema, self.output_schema), table, place
             )
 
-    def _rows_of(self, row: dict[str, Any]) -> list[Mapping[str, Any]]:
-        result = self.fn(row)
-        if not self.flat:
-            return [self._row(result)]
+    def _rows_of(self, fn: Callable[[dict[str, Any]], Any], row: dict[str, Any]) -> list[Mapping[str, Any]]:
+        result = fn(row)
         if isinstance(result, Mapping | str | bytes) or not isinstance(result, Iterable):
             raise TypeError(f"{returned(f'{self.name} returned', result)}, expected a list of dictionaries")
         # Here, for it may be a generator, whose rows are part of the call.
         return list(map(self._row, result))
 
     def _row(self, value: Any) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
+        # Of what most functions return it is known at once; to ask an abstract class takes as long as a short call.
+        if type(value) is not dict and not isinstance(value, Mapping):
             several = not (self.flat or isinstance(value, str | bytes)) and isinstance(value, Iterable)
             instead = "; flat_map takes several rows for each" if several else ""
             raise TypeError(f"{returned(f'{self.name} returned', value)}, expected a dictionary (one row){instead}")
@@ -219,24 +223,40 @@ def each(fn: Callable[[dict[str, Any]], Any], table: pa.Table, tally: ShardBooks
     """Yields what a function returns for each row, and `Busy` each time that it is to be called again for a row, since
     it raised RetryLater: `tries` times before for the first one. A row for which it raises BadRow is set aside, and the
     others go on: to begin anew for each would take the square of their number."""
+    for position, row in enumerate(rows(table)):
+        try:
+            answer = fn(row)
+        except Exception as error:  # noqa: BLE001 - raised there, if it is no answer
+            yield from _after(error, fn, table, position, tally, 0 if position else tries)
+        else:
+            yield answer
+
+
+def _after(
+    error: Exception,
+    fn: Callable[[dict[str, Any]], Any],
+    table: pa.Table,
+    position: int,
+    tally: ShardBooks,
+    tries: int,
+) -> Iterator[Any]:
+    """Yields what becomes of the row for which a function raised an error."""
 
     def anew() -> Any:
         # The call that raised may have changed its row.
         return fn(rows(table.slice(position, 1))[0])
 
-    for position, row in enumerate(rows(table)):
-        tries = 0 if position else tries
-        try:
-            for answer in call_with_retries(partial(fn, row), anew, kept=position > 0, tries=tries):
-                yield answer if isinstance(answer, Busy) else answer.value
-        except BadRow as error:
-            if error.row is not None:
-                raise
-            tally.single_out(RejectedRow(0, reason_of(error), row_text(row_at(table, position))), position)
-            yield ASIDE
-        except ValueError as error:
-            hint(error)
+    try:
+        for answer in called_again(error, anew, kept=position > 0, tries=tries):
+            yield answer if isinstance(answer, Busy) else answer.value
+    except BadRow as bad:
+        if bad.row is not None:
             raise
+        tally.single_out(RejectedRow(0, reason_of(bad), row_text(row_at(table, position))), position)
+        yield ASIDE
+    except ValueError as wrong:
+        hint(wrong)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,19 +273,20 @@ class FilterRows(UdfOperator):
         return ["filter", *self.fn.identity(self.name), self.reason]
 
     def apply(self, table: pa.Table, tally: ShardBooks, place: BatchPosition) -> Iterator[pa.Table]:
-        keeps: list[bool] = []
-        good: list[bool] = []
-        for answer in each(self.fn, table, tally, place.tries):
-            if isinstance(answer, Busy):
+        kept: list[bool | None] = []
+        for answer in each(self.fn.called, table, tally, place.tries):
+            if answer is True or answer is False:
+                kept.append(answer)
+            elif isinstance(answer, Busy):
                 yield answer
-                continue
-            good.append(answer is not ASIDE)
-            if good[-1]:
-                keeps.append(self._is_kept(answer))
-        table = rows_where(table, np.array(good, bool))
-        kept = np.array(keeps, bool)
-        tally.drop_rows(table, ~kept, self.reason)
-        yield rows_where(table, kept)
+            else:
+                kept.append(None if answer is ASIDE else self._is_kept(answer))
+        if None in kept:
+            table = rows_where(table, np.array([one is not None for one in kept], bool))
+            kept = [one for one in kept if one is not None]
+        keeps = np.array(kept, bool)
+        tally.drop_rows(table, ~keeps, self.reason)
+        yield rows_where(table, keeps)
 
     def _is_kept(self, answer: Any) -> bool:
         if isinstance(answer, Iterator | Awaitable):

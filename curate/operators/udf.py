@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Self, TypedDict
 
 import pyarrow as pa
@@ -135,8 +136,17 @@ class Udf:
             return self
         return replace(self, instance=self.target(*self.constructor_args, **self.constructor_kwargs))
 
+    @property
+    def called(self) -> Callable[[Any], Any]:
+        """What is called with a row or a batch, once for each: with no call between it and what the user wrote, where
+        nothing else is given to that."""
+        fn = self.target if self.instance is None else self.instance
+        if not self.args:
+            return partial(fn, **self.kwargs) if self.kwargs else fn
+        return lambda value: fn(value, *self.args, **self.kwargs)
+
     def __call__(self, value: Any) -> Any:
-        return (self.instance or self.target)(value, *self.args, **self.kwargs)
+        return self.called(value)
 
     def of_batch(self, table: pa.Table, batch_format: str) -> Any:
         """Returns what it makes of a table in a format of batches."""

@@ -106,15 +106,26 @@ def call_with_retries(
     `again`: how it is made another time, if not as it is. `kept`: whether calls of the same batch are done. `tries`:
     how often it was made in vain before.
     """
+    try:
+        answer = call()
+    except Exception as error:  # noqa: BLE001 - raised there, if it is none of these
+        yield from called_again(error, again or call, kept=kept, tries=tries)
+    else:
+        yield Answer(answer)
+
+
+def called_again(error: Exception, call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
+    """Yields a `Busy` for what a call raised, and for each time that it does so again, then its `Answer`. Raises the
+    error if it is not `RetryLater`. The rest is as of `call_with_retries`."""
     while True:
+        if not is_busy(error):
+            raise error
+        tries += 1
+        yield busy(error, tries, kept=kept)
         try:
             answer = call()
-        except Exception as error:
-            if not is_busy(error):
-                raise
-            tries += 1
-            call = again or call
-            yield busy(error, tries, kept=kept)
+        except Exception as again:  # noqa: BLE001 - raised above, if it is another
+            error = again
         else:
             yield Answer(answer)
             return

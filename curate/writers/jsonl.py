@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from curate.arrow.recast import BeyondText, decoded, is_told_as_text, texts_of
+from curate.arrow.recast import BeyondText, decoded, dictionaries, is_told_as_text, texts_of
 from curate.arrow.types import contains, is_text, plain_type
 from curate.errors import ConfigError
 from curate.formats.read.json_values import readable
@@ -50,10 +50,7 @@ def json_lines(table: pa.Table, *, exact: bool = False) -> list[bytes]:
     is kept; if `exact`, it raises ConfigError."""
     names = table.column_names
     columns = [_values(name, column, exact) for name, column in zip(names, table.columns, strict=True)]
-    return [
-        orjson.dumps(dict(zip(names, row, strict=True)), _other, orjson.OPT_APPEND_NEWLINE)
-        for row in zip(*columns, strict=True)
-    ]
+    return [orjson.dumps(row, _other, orjson.OPT_APPEND_NEWLINE) for row in dictionaries(names, columns)]
 
 
 def _values(name: str, column: pa.ChunkedArray, exact: bool) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -448,3 +449,24 @@ def test_what_a_batch_had_is_looked_up_once_for_all_columns() -> None:
     columns = {name: np.array([7]) for name in table.column_names}
     assert from_columns("map returned", columns, cast(Any, before)).to_pylist() == [dict.fromkeys(columns, 7)]
     assert sorted(before.listed) == ["column_names", "columns"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 100, 101, 300])
+def test_rows_have_the_names_of_columns_whatever_they_are(count: int) -> None:
+    odd = ["a", "", "'", '"', "\\", "{x}", "\n", "v1", "columns", "lambda", "é", "a b", "\x00"]
+    names = [*odd[:count], *(f"c{number}" for number in range(count - len(odd)))]
+    table = pa.table([pa.array([number, None]) for number in range(count)], names=names)
+    wanted = [{name: number for number, name in enumerate(names)}, dict.fromkeys(names)]
+    assert rows(table) == (wanted if count else [])
+    assert [list(row) for row in rows(table)] == [names] * table.num_rows
+
+
+@pytest.mark.parametrize("other", [{"a": 1}, {"a": 1, "c": 2}, {"a": 1, "b": 2, "c": 3}, defaultdict(int, a=1, c=2)])
+def test_rows_of_other_keys_are_refused_wherever_they_are(other: dict[str, int]) -> None:
+    """And none gets a key by it."""
+    before = dict(other)
+    for made in ([{"a": 1, "b": 2}, other], [{"a": 1, "b": 2}] * 3 + [other] + [{"b": 1, "a": 2}]):
+        with pytest.raises(SchemaMismatch, match=r"a row with the keys .* after one with \['a', 'b'\]"):
+            rows_to_table("map(f) returned", made)
+    assert other == before
+    assert rows_to_table("map(f) returned", [{"a": 1, "b": 2}, {"b": 1, "a": 2}])["b"].to_pylist() == [2, 1]

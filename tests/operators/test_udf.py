@@ -233,3 +233,21 @@ def test_arguments_that_hold_themselves_are_refused(name: str) -> None:
     ds = curate.range(2).map(Given, **given)
     with pytest.raises(ConfigError, match=r"^map\(Given\): cannot compare .*: it holds itself, .*; pass plain values"):
         ds.write_parquet("memory://udf/endless", backend="inline")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_class_made_is_called_whether_it_is_empty_or_not(method: str) -> None:
+    """One that counts what it saw as its length, of which there is nothing yet, was made anew of the first row."""
+
+    class Seen(Same):
+        def __init__(self) -> None:
+            self.rows: list[Any] = []
+
+        def __len__(self) -> int:
+            return len(self.rows)
+
+        def __call__(self, given: Any) -> Any:
+            return [given] if method == "flat_map" else given
+
+    rows = getattr(curate.range(2), method)(Seen).take_all()
+    assert rows == [{"id": 0}, {"id": 1}]
