@@ -11,6 +11,7 @@ start - 1 and ends with the first line end at or behind byte stop - 1: the same 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,9 @@ _BEYOND_BYTES = 64 << 10
 LARGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_BEYOND_64_BITS = b"0" * 19
+_NINETEEN_DIGITS = b"0" * 19
+"""What numbers of 64 bits have at most, and those that are larger at least."""
+_NUMBER = re.compile(rb"-?([0-9]+)([.eE]?)")
 
 
 def line_blocks(
@@ -103,9 +106,30 @@ def json_of(text: bytes) -> Any:
     """Returns what JSON text says, with all digits of whole numbers of more than 64 bits, of which orjson makes floats.
     Raises orjson.JSONDecodeError."""
     value = orjson.loads(text)
-    if _BEYOND_64_BITS in text.translate(_DIGITS):
+    if _is_beyond_64_bits(text):
         try:
             return json.loads(text)
         except RecursionError:
             pass
     return value
+
+
+def _is_beyond_64_bits(text: bytes) -> bool:
+    """Returns whether JSON text has a whole number of which orjson makes a float, or digits in a text that look so.
+    Hashes, which many a line has, are no such numbers: Python's parser takes five times as long as orjson."""
+    digits = text.translate(_DIGITS)
+    at = digits.find(_NINETEEN_DIGITS)
+    while at >= 0:
+        start = at - 1 if text[at - 1 : at] == b"-" else at
+        number = _NUMBER.match(text, start)
+        assert number is not None
+        # A fraction, an exponent, or a number that has one, is a float anyway.
+        if text[start - 1 : start] not in _PART_OF_A_FLOAT and not number[2]:
+            most = 2**63 if start < at else 2**64 - 1
+            if len(number[1]) > 20 or int(number[1]) > most:
+                return True
+        at = digits.find(_NINETEEN_DIGITS, number.end())
+    return False
+
+
+_PART_OF_A_FLOAT = (b".", b"e", b"E", b"+")
