@@ -114,13 +114,23 @@ def test_who_leaves_at_once_says_how_to_go_on(block: str) -> None:
 
 
 FINALISED = """
-import signal, sys
+import os, signal, sys, threading
 import curate
 from curate.graph import entry
+
+kill, sent = os.kill, threading.Event()
+
+def kill_and_tell(*given):
+    kill(*given)
+    sent.set()
+
+os.kill = kill_and_tell
 
 class Copy(curate.Job):
     version = "1"
     def process(self, batch):
+        # A run of three rows is over before the interrupt is sent again.
+        sent.wait(30)
         return batch
 
 class Last:
