@@ -30,8 +30,22 @@ _PARTS = {
     ("pandas", "Interval"): ("left", "right", "closed"),
 }
 """Attributes of values of libraries, by the names of their classes: most programs have none of these."""
-_NEVER_SAME = frozenset({"_hashlib", "asyncio", "concurrent", "logging", "multiprocessing", "socket", "subprocess"})
-"""Modules of objects of which each process has its own, and of those that tell nothing."""
+_NEVER_SAME = frozenset(
+    [
+        "_hashlib",
+        "_queue",
+        "_thread",
+        "asyncio",
+        "concurrent",
+        "logging",
+        "multiprocessing",
+        "queue",
+        "socket",
+        "subprocess",
+        "threading",
+    ]
+)
+"""Modules of objects of which each process has its own, which say what happens now, and of those that tell nothing."""
 _EXPRESSION = ("pyarrow._compute", "Expression")
 """By its name: to import pyarrow.compute takes time of each program."""
 
@@ -92,12 +106,12 @@ def parts_of(value: Any) -> Any:
 def inside(value: Any) -> list[Any] | None:
     """Returns what an object of Python's own libraries or of numpy is made of, as pickle would send it or as it refers
     to it; None of others, which may hold moments and addresses, and where neither tells all."""
+    if is_a(value, threading.local):
+        return [dict(own_dict(value))]
     cls = type(value)
     root, _, rest = cls.__module__.partition(".")
     if (root not in sys.stdlib_module_names and root != "numpy") or root in _NEVER_SAME or rest == "robotparser":
         return None
-    if is_a(value, threading.local):
-        return [dict(own_dict(value))]
     if is_a(value, weakref.ref | types.CellType):
         return gc.get_referents(value) if is_a(value, types.CellType) else [value()]
     try:
