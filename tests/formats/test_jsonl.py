@@ -573,3 +573,20 @@ def test_a_whole_number_is_read_as_it_is_written_or_not_at_all() -> None:
         rows, bad = read_all(store, object, pa.schema([("n", pa.int64())]))
         assert [row["n"] for row in rows] == ([] if end and number >= 2**53 else [number])
         assert len(rows) + len(bad) == 1
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+@pytest.mark.parametrize("spoilt", ["", "[1]", '"', "   "])
+@pytest.mark.parametrize("number", ["18446744073709551617", "-9223372036854775809", "36893488147419103232", "2e19"])
+def test_a_column_of_floats_takes_no_whole_number_whose_digits_it_may_lose(
+    kind: pa.DataType, spoilt: str, number: str
+) -> None:
+    """Wherever the row is, and beside lines that are no rows: the numbers of its block tell that it is looked for."""
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    lines = [f'{{"id":{at},"v":{at}.5}}' for at in range(5)]
+    lines[2:2] = [spoilt, f'{{"v":{number},"id":9}}']
+    read, bad = rows_of("\n".join(lines).encode(), schema)
+    is_float = "e" in number
+    assert [row["id"] for row in read] == ([0, 1, 9, 2, 3, 4] if is_float else [0, 1, 2, 3, 4])
+    refused = [row.line for row in bad if "digits of whole numbers would be lost" in row.reason]
+    assert refused == ([] if is_float else [4])

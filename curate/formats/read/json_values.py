@@ -49,11 +49,30 @@ def json_text(field: pa.Field) -> bool:
 
 
 @per_schema
-def loads_for(schema: pa.Schema, typed: frozenset[str]) -> Callable[[bytes], Any]:
-    """Returns what parses JSON for a schema: `json_of` takes longer, which counts where there are many rows."""
-    floats = [contains(field.type, pt.is_floating) for field in schema if field.name not in typed]
-    needed = any(floats) or any(json_text(field) or contains(field.type, pt.is_decimal) for field in schema)
-    return json_of if needed else orjson.loads
+def loads_for(schema: pa.Schema, typed: frozenset[str]) -> tuple[Callable[[bytes], Any], list[int]]:
+    """Returns what parses JSON for a schema, and of which columns the numbers tell whether `json_of` would have made
+    others of some: that takes longer, which counts where there are many rows."""
+    fields = [(at, field) for at, field in enumerate(schema) if field.name not in typed]
+    floats = [at for at, field in fields if field.type in (pa.float64(), pa.float32())]
+    is_within = any(contains(field.type, pt.is_floating) for at, field in fields if at not in floats)
+    if is_within or any(json_text(field) or contains(field.type, pt.is_decimal) for field in schema):
+        return json_of, []
+    return orjson.loads, floats
+
+
+def has_beyond_64_bits(numbers: pa.Array) -> bool:
+    """Returns whether a column of floats has one as large as whole numbers of more than 64 bits are.
+
+    >>> has_beyond_64_bits(pa.array([1e18, None])), has_beyond_64_bits(pa.array([1.0, -1e19]))
+    (False, True)
+    """
+    edges = pc.min_max(numbers)
+    least, most = edges["min"].as_py(), edges["max"].as_py()
+    return least is not None and max(-least, most) >= _BEYOND_64_BITS
+
+
+_BEYOND_64_BITS = 2.0**63
+"""Of whole numbers without a sign, orjson takes those twice as large as they are; floats of that size are rare."""
 
 
 def readable(type: pa.DataType, nested: bool = False) -> bool:

@@ -10,8 +10,9 @@ A file that is one JSON array has its elements for lines (see `json_array`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -21,7 +22,7 @@ from curate.arrow.unknown import all_nullable, find_nulls
 from curate.formats.file_slice import FileSlice
 from curate.formats.read.json_array import element_blocks, is_array
 from curate.formats.read.json_schema import infer_schema
-from curate.formats.read.json_values import columns_of, loads_for, other_keys
+from curate.formats.read.json_values import Column, columns_of, has_beyond_64_bits, loads_for, other_keys
 from curate.objects.bad_line import NO_COLUMNS, OnBadRow, OnBlankLine, OnOtherKeys, RejectedRow, ignored
 from curate.objects.lines import json_of, lines_of
 from curate.objects.stream import BLOCK_BYTES
@@ -51,7 +52,7 @@ def read_jsonl(
     """
     columns = columns_of(schema, typed := file.encoding.typed_of(schema.names))
     nullable = all_nullable(schema)
-    parse = loads_for(schema, typed)
+    parse, floats = loads_for(schema, typed)
     seen = 0  # lines before this block
     for lines in _blocks(file):
         numbers = None
@@ -64,13 +65,19 @@ def read_jsonl(
             seen += len(lines)
             continue
         try:
-            rows = [parse(line) for line in lines]
-            values = [[row.get(column.name) for row in rows] for column in columns]
-        except (orjson.JSONDecodeError, AttributeError):
+            rows = list(map(parse, lines))
+            values = _cells(rows, columns)
+        except (orjson.JSONDecodeError, AttributeError, TypeError):
             rows, numbers = _sort_out(lines, seen, bad, parse, on_blank_line)
-            values = [[row.get(column.name) for row in rows] for column in columns]
+            values = _cells(rows, columns)
         misfits: dict[int, str] = {}
         arrays = [column.build(cells, misfits) for column, cells in zip(columns, values, strict=True)]
+        if any(has_beyond_64_bits(arrays[at]) for at in floats):
+            misfits = {}
+            rows = [json_of(lines[at]) for at in (range(len(lines)) if numbers is None else numbers)]
+            arrays = [
+                column.build(cells, misfits) for column, cells in zip(columns, _cells(rows, columns), strict=True)
+            ]
         find_nulls(arrays, schema, misfits)
         if on_other_keys is not None:
             # Of a row that is set aside, nothing is left out: all of it is in quarantine.
@@ -88,6 +95,16 @@ def read_jsonl(
         if table.num_rows:
             yield table
         seen += len(lines)
+
+
+def _cells(rows: list[dict[str, Any]], columns: Sequence[Column]) -> list[list[Any]]:
+    """Returns the values of each column, None in a row without its key. Raises AttributeError or TypeError for a row
+    that is no object."""
+    try:
+        # Most rows have all keys, and to ask for what may be missing takes twice as long.
+        return [list(map(itemgetter(column.name), rows)) for column in columns]
+    except KeyError:
+        return [[row.get(column.name) for row in rows] for column in columns]
 
 
 def _blocks(file: FileSlice) -> Iterator[list[bytes]]:
