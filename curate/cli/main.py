@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from functools import partial
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ RUN_JOBS = ("run", "retry", "replay", "report")
 """Commands that import jobs, and what those import."""
 
 
-class _NoPandas(MetaPathFinder):
+class _NoPandas:
     """Arrow imports pandas, where that is installed, to see that a list is no data frame: for a third of a second."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:

@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from curate import jobs
-from curate.code.kinds import DECIMAL_BITS, is_a, items_in, loaded, name_of, own_dict, pairs_in, shown, told_from
+from curate.code.kinds import is_a, is_long, is_masked, items_in, loaded, name_of, own_dict, pairs_in, shown, told_from
 from curate.code.names import names_in
 from curate.code.started import BEGUN, as_started
 from curate.code.syntax import canonical, code_text, definition
@@ -61,7 +61,6 @@ _WITH_STATE: tuple[Any, ...] = (
     *(range, uuid.UUID, PurePath, np.ndarray, np.generic, functools.partial, types.ModuleType),
 )
 """Kinds that tell nothing of what else a value has, as one of a class that is derived from them."""
-_TOLD_WHOLE = (enum.Enum, np.ma.MaskedArray)
 _SHARED = frozenset(map(id, (list, tuple, dict)))
 """Types of what may be in a value at many places, of which each may be in others."""
 _LONGEST = 1 << 20
@@ -150,8 +149,7 @@ def value_text(name: str, value: Any, seen: Seen | None = None) -> str:
     if id(type(value)) in PLAIN_IDS:
         if seen is not None and seen.folder is not None and type(value) is str:
             value = told_from(value, seen.folder)
-        is_long = type(value) is int and value.bit_length() > DECIMAL_BITS
-        return f"{type(value).__name__} {hex(value) if is_long else repr(value)}"
+        return f"{type(value).__name__} {hex(value) if type(value) is int and is_long(value) else repr(value)}"
     seen = seen or Seen()
     if id(type(value)) not in _SHARED:
         try:
@@ -180,7 +178,7 @@ def is_plain(value: Any) -> bool:
 
 def _value_text(name: str, value: Any, seen: Seen) -> str:
     text = _kind_text(name, value, seen)
-    if id(type(value)) in _SHARED or is_a(value, _TOLD_WHOLE) or not is_a(value, _WITH_STATE):
+    if id(type(value)) in _SHARED or is_a(value, enum.Enum) or is_masked(value) or not is_a(value, _WITH_STATE):
         return text
     return f"{text}{_state(name, value, seen)}"
 
@@ -228,7 +226,7 @@ def _kind_text(name: str, value: Any, seen: Seen) -> str:
         return f"{type(value).__name__} {value} again"
     if is_a(value, dt.date | dt.time | dt.timedelta | Decimal | range | uuid.UUID):
         return f"{type(value).__name__} {value}"
-    if is_a(value, np.ma.MaskedArray):
+    if is_masked(value):
         # What lies under the mask is no value.
         told = [value.filled(value.fill_value), np.ma.getmaskarray(value), value.fill_value]
         return f"masked {', '.join(value_text(name, one, seen) for one in told)}"

@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any, get_args
 
+from curate.imports import imported
+
 _HAS_DICT = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _WITH_FUNCTION = (staticmethod, classmethod, types.MethodType)
 _HOLD: tuple[Any, ...] = (OrderedDict, dict, list, tuple, set, frozenset, deque)
-DECIMAL_BITS = 14_000
+_DECIMAL_BITS = 14_000
 """Bits of numbers up to which Python makes decimals of them, however it is set up."""
 _FIELDS = ("__dataclass_fields__", "__pydantic_fields__")
 _NO_DEFAULT = ("_MISSING_TYPE", "_Nothing", "PydanticUndefinedType")
@@ -83,6 +85,11 @@ def pairs_in(value: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
     return iter(kind.items(value))
 
 
+def is_long(value: Any) -> bool:
+    """Returns whether a value is a number of which Python may refuse to make decimals."""
+    return issubclass(type(value), int) and int.bit_length(value) > _DECIMAL_BITS
+
+
 def shown(value: Any) -> str:
     """Returns the text of a number, a text or bytes; of a class that writes its own, that of what it is derived from;
     of a number of more than 4,000 digits, which Python refuses to write as decimals, the hexadecimal ones.
@@ -92,7 +99,7 @@ def shown(value: Any) -> str:
     >>> shown(Odd(1)), shown("a")
     ('1', "'a'")
     """
-    if issubclass(type(value), int) and int.bit_length(value) > DECIMAL_BITS:
+    if is_long(value):
         return hex(int(value))
     kinds: tuple[Any, ...] = type(value).__mro__
     return str(next(one for one in kinds if not isinstance(one.__repr__, types.FunctionType)).__repr__(value))
@@ -211,3 +218,9 @@ def told_from(value: Any, folder: Path) -> Any:
     at = os.path.relpath(value, folder)
     is_near = at.split("/").count("..") <= min(_ABOVE, len(folder.parts) - 2)
     return type(value)(at) if is_near else value
+
+
+def is_masked(value: Any) -> bool:
+    """Returns whether a value is an array of numpy with a mask; does not import what makes these, for 6 ms."""
+    ma = imported("numpy.ma")
+    return ma is not None and is_a(value, ma.MaskedArray)

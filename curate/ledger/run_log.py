@@ -20,7 +20,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +303,8 @@ def _versions() -> dict[str, str]:
 
     Asked once, because reading it takes milliseconds.
     """
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {}
     for name in ("ray", "pyarrow"):
         with contextlib.suppress(PackageNotFoundError):

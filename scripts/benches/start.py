@@ -27,6 +27,8 @@ BEGIN_S = {"local": 0.5, "ray": 1.0}
 RATIO = {"local": 0.5, "inline": 0.5, "ray": 1.0}
 """Targets: of what the checkout takes that is measured beside this one."""
 FIRST, PROMPT, NOTHING, BEGIN = "first output", "prompt", "prompt, nothing to do", "planned to first task"
+PLAIN = ", imports nothing"
+"""Of a job that needs no library of its own: the other one, of jobs/toxicity.py, imports scikit-learn for a second."""
 CORPUS = ("--comments", "2000", "--files", "8")
 _CLUSTER = """
 import ray, sys
@@ -60,7 +62,7 @@ def measure_start(
     report: Report, scratch: Path, against: Path | None, backends: Sequence[str], rounds: int, *, as_json: bool
 ) -> None:
     """Measures this checkout, beside another one if there is one, on each backend."""
-    tree = SCRIPT.parents[1]
+    tree, scratch = SCRIPT.parents[1], scratch.resolve()
     corpus = scratch / "start-corpus"
 
     def make() -> None:
@@ -92,31 +94,34 @@ def _measure(times: Times, tree: Path, backend: str, corpus: Path, output: Path,
     environ = {**os.environ, "PYTHONPATH": str(tree), **variables}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     arguments = ["--input", str(corpus), "--text-column", "body", "--output", str(output), "--backend", backend]
-    shutil.rmtree(output, ignore_errors=True)
-    job = [sys.executable, str(tree / "jobs" / "toxicity.py"), *arguments]
-    first_s, prompt_s, cpu_s = _run(job, environ, output)
-    times.add(FIRST, first_s)
-    times.add(PROMPT, prompt_s, cpu_s)
-    _, nothing_s, cpu_s = _run(job, environ, None)
-    times.add(NOTHING, nothing_s, cpu_s)
-    if backend != "inline":
-        shutil.rmtree(output)
-        said = output.with_name("start-moments")
+    said = output.with_name("start-moments")
+    environ["START_MOMENTS"] = str(said)
+    for kind, script in {"": tree / "jobs" / "toxicity.py", PLAIN: Path(__file__).with_name("start_run.py")}.items():
+        shutil.rmtree(output, ignore_errors=True)
         said.unlink(missing_ok=True)
-        probe = [sys.executable, str(Path(__file__).with_name("start_run.py")), *arguments]
-        _run(probe, {**environ, "START_MOMENTS": str(said)}, None)
-        moments = {name: float(at) for name, at in (line.split() for line in reversed(said.read_text().splitlines()))}
-        times.add(BEGIN, moments["task"] - moments["planned"])
+        job = [sys.executable, str(script), *arguments]
+        first_s, prompt_s, cpu_s = _run(job, environ, output, tree)
+        times.add(FIRST + kind, first_s)
+        times.add(PROMPT + kind, prompt_s, cpu_s)
+        moments = said.read_text().splitlines() if said.exists() else []
+        _, nothing_s, cpu_s = _run(job, environ, None, tree)
+        times.add(NOTHING + kind, nothing_s, cpu_s)
+        if moments and backend != "inline":
+            first = {name: float(at) for name, at in (line.split() for line in reversed(moments))}
+            times.add(BEGIN, first["task"] - first["planned"])
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], output: Path | None) -> tuple[float, float, float]:
-    """Runs a program. Returns the seconds until its first output and until its end, and the CPU that it took."""
+def _run(
+    command: Sequence[str], environ: Mapping[str, str], output: Path | None, tree: Path
+) -> tuple[float, float, float]:
+    """Runs a program in the folder of its checkout, from which workers of Ray import. Returns the seconds until its
+    first output and until its end, and the CPU that it took."""
     before = sum(tree_cpu_s())
     began_s = time.perf_counter()
     first_s = 0.0
     with (
         adopting(),
-        subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child,
+        subprocess.Popen(command, env=environ, cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child,
     ):
         while output is not None and child.poll() is None:
             if output.is_dir() and any(one.suffix == ".parquet" for one in output.iterdir()):
@@ -146,6 +151,7 @@ def _clusters(trees: Mapping[str, Path], backend: str, scratch: Path) -> Iterato
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     text=True,
+                    cwd=tree,
                     env={**os.environ, "PYTHONPATH": str(tree), "RAY_ADDRESS": "local", **token},
                 )
             )
@@ -171,7 +177,7 @@ def _tell(report: Report, backend: str, times: Mapping[str, Times]) -> None:
         if what == BEGIN:
             limit_s = BEGIN_S[backend]
             report.target(what, figures, f"{limit_s} s", here.median_s(what) <= limit_s)
-        elif before is not None and what != PROMPT:
+        elif before is not None and what.removesuffix(PLAIN) != PROMPT:
             report.target(what, figures, f"{RATIO[backend]} of before", ratio <= RATIO[backend])
         else:
             click.echo(f"          {what}: {figures}")
