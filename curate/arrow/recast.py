@@ -330,21 +330,21 @@ def dictionaries(names: Sequence[str], columns: Sequence[list[Any]]) -> list[dic
     """
     if not 0 < len(names) <= _MOST_WRITTEN_OUT:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    return _written_out(tuple(names))(columns)
+    return _written_out(len(names))(columns, *names)
 
 
 _MOST_WRITTEN_OUT = 100
 
 
-@lru_cache(maxsize=1000)
-def _written_out(names: tuple[str, ...]) -> Callable[[Sequence[list[Any]]], list[dict[str, Any]]]:
-    """Returns the function that makes dictionaries of columns, with their names written out in its source, which takes
-    a third of the time of `dict(zip(names, row))` (of 6 columns: 0.18 us a row, and 0.58)."""
-    values = [f"v{number}" for number in range(len(names))]
-    row = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values, strict=True))
-    made: Callable[[Sequence[list[Any]]], list[dict[str, Any]]] = eval(  # of names as Python spells them
-        f"lambda columns: [{{{row}}} for {', '.join(values)}, in zip(*columns, strict=True)]"
-    )
+@lru_cache(maxsize=_MOST_WRITTEN_OUT)
+def _written_out(count: int) -> Callable[..., list[dict[str, Any]]]:
+    """Returns the function that makes dictionaries of so many columns and their names, which takes a third of the time
+    of `dict(zip(names, row))` (of 6 columns: 0.2 us a row, and 0.58). Its source is the same whatever the names are."""
+    names = ", ".join(f"n{number}" for number in range(count))
+    values = ", ".join(f"v{number}" for number in range(count))
+    row = ", ".join(f"n{number}: v{number}" for number in range(count))
+    source = f"lambda columns, {names}: [{{{row}}} for {values}, in zip(*columns, strict=True)]"
+    made: Callable[..., list[dict[str, Any]]] = eval(source)
     return made
 
 

@@ -23,7 +23,8 @@ def read_steps(path: str) -> list[Step]:
     try:
         told = tomllib.loads(Path(path).read_text("utf-8-sig"))
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {path}; pass the TOML file of a chain of jobs") from error
+        near = did_you_mean(Path(path).name, [one.name for one in Path(path).parent.glob("*.toml")])
+        raise ConfigError(f"there is no file {path}{near or '; pass the TOML file of a chain of jobs'}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); pass the TOML file of a chain of jobs") from error
     except tomllib.TOMLDecodeError as error:

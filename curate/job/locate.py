@@ -66,7 +66,10 @@ def named_job(name: str) -> type[Job]:
         path = os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111 - text, as it goes into the ledger
         if not os.path.isfile(path):  # noqa: PTH113
             problem = f"{path} is a folder" if os.path.isdir(path) else f"there is no file {path}"  # noqa: PTH112
-            raise ConfigError(f"{problem}; pass the Python file of a job, or a name that `curate jobs` lists")
+            near = did_you_mean(Path(path).name, [one.name for one in Path(path).parent.glob("*.py")])
+            raise ConfigError(
+                f"{problem}{near or '; pass the Python file of a job, or a name that `curate jobs` lists'}"
+            )
         return _only(jobs_of(imported(path)), wanted, name)
     if name not in packaged_names():
         near = did_you_mean(name, [*packaged_names(), *(one.name for one in Path().glob("*.py"))])

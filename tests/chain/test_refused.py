@@ -183,8 +183,9 @@ def test_all_jobs_are_checked_at_once(place: Path, curate: Curate) -> None:
 
 
 def test_there_is_no_such_file(place: Path, curate: Curate) -> None:
-    """Neither to run nor to look at."""
-    del place
+    """Neither to run nor to look at; one that is called like it is named."""
+    assert curate("run", "pipelin.toml").err == "error: there is no file pipelin.toml; did you mean 'pipeline.toml'?\n"
+    assert "did you mean 'pipeline.toml'?" in curate("status", f"{place}/piepline.toml").err
     for command in ("run", "status"):
         refused = curate(command, "gone.toml")
         assert (refused.code, refused.err) == (

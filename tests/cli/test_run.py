@@ -138,6 +138,7 @@ class TestRefused:
                 "curate has no built-in job 'xyz'; `curate jobs` lists them; name your own job by its file",
             ),
             ("nothing.py", "there is no file PLACE/nothing.py; pass the Python file of a job"),
+            ("own/mime.py", "there is no file PLACE/own/mime.py; did you mean 'mine.py'?"),
             ("own/", "PLACE/own is a folder; pass the Python file of a job"),
             ("own/helper.py", "own/helper.py has no job: it defines no subclass of curate.Job"),
             ("own/mine.py:Mime", "own/mine.py has no job 'Mime'; did you mean 'Mine'?; it has: Mine"),
