@@ -149,7 +149,9 @@ def says(value: Any, sources: Sources) -> bool:
 
 def is_of_library(value: Any, sources: Sources) -> bool:
     """Returns whether a value is an object of a library, or a table that may have some: no code, no part of a class, no
-    record, and no mapping that may be the environment or a database."""
+    record, and no mapping that may be the environment or a database. Not of curate: a plan says itself what it is."""
+    if type(value).__module__.partition(".")[0] == "curate":
+        return False
     if is_a(value, CODE) or (is_a(value, Mapping) and not is_a(value, (*TABLES, *_VIEWS))):
         return False
     is_part = any("__get__" in vars(base) for base in type(value).__mro__)

@@ -148,6 +148,20 @@ NOTHING: list[tuple[bool, ast.AST]] = [(False, ast.Constant(None))]
 """What is assigned to a variable that is set from outside."""
 
 
+@dataclass(frozen=True)
+class _Look:
+    """How far the value of one expression is a process's own."""
+
+    least: int
+    most: int
+    made_of: Sequence[tuple[Module, ast.AST]]
+    """What variables in it were assigned."""
+
+    def level(self, levels: Mapping[int, int]) -> int:
+        """Returns that, where so much is known of what it is made of."""
+        return min(self.most, max([self.least, *(levels[id(one)] for _, one in self.made_of)]))
+
+
 class Origins:
     """What values are computed from."""
 
@@ -227,20 +241,35 @@ class Origins:
 
     def _level(self, module: Module, node: ast.AST, names: Collection[str]) -> int:
         """Returns whether the value of an expression is a process's own, or made of it; `names`: variables that are."""
+        first = self._look(module, node, names)
+        looked, reached = {}, list(first.made_of)
+        for above, one in reached:
+            if id(one) not in looked:
+                looked[id(one)] = found = self._look(above, one, ())
+                reached += found.made_of
+        # Of variables that are made of each other, as in `x = f(x)`, levels rise until none does.
+        levels, before = {key: one.least for key, one in looked.items()}, dict[int, int]()
+        while levels != before:
+            before = levels
+            levels = {key: one.level(before) for key, one in looked.items()}
+        return first.level(levels)
+
+    def _look(self, module: Module, node: ast.AST, names: Collection[str]) -> _Look:
+        """Returns what an expression alone says of its level."""
         if isinstance(node, _DISPLAYS | ast.Lambda):
-            return NOT
+            return _Look(NOT, NOT, [])
         nodes = list(ast.walk(node))
+        most = MAYBE if any(map(_chooses, nodes)) else SURELY
         is_own = any(_named(one) in names or _is_unseeded(one) for one in nodes)
         if is_own or any(map(OWN.fullmatch, self._sources.foreign(module, node))):
-            return MAYBE if any(map(_chooses, nodes)) else SURELY
-        found = NOT
+            return _Look(most, most, [])
+        least, made_of = NOT, list[tuple[Module, ast.AST]]()
         for used in self._sources.used_by(module, node):
             if isinstance(used.statement, _Def):
-                found = max(found, self._scope(used.module, used.statement, frozenset())[0])
+                least = max(least, self._scope(used.module, used.statement, frozenset())[0])
             else:
-                levels = [self._level(used.module, one, ()) for _, one in assigned(used.statement, used.name)]
-                found = max([found, *levels])
-        return min(found, MAYBE) if any(map(_chooses, nodes)) else found
+                made_of += [(used.module, one) for _, one in assigned(used.statement, used.name)]
+        return _Look(min(least, most), most, made_of)
 
     def _scope(self, module: Module, node: ast.AST, given: frozenset[str]) -> tuple[int, frozenset[str]]:
         """Returns whether what a function returns is a process's own, and the names in it that are, as those that it is
@@ -305,7 +334,9 @@ def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
         elif isinstance(node, ast.For):
             yield False, node.iter
         elif isinstance(node, ast.With):
-            yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
+            # One and the same each time: those that were looked at are known by their ids.
+            items = ast.Tuple([item.context_expr for item in node.items], ast.Load())
+            yield False, vars(node).setdefault("in_one", items)
         elif isinstance(node, ast.Match):
             yield False, node.subject
 

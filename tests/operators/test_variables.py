@@ -42,6 +42,9 @@ COUNT = {
     "a place within as text": f"k = os.path.join(os.path.dirname(__file__), str({K}))",
     "an object that is handed on": f"class O:\n    def __init__(self, k):\n        self.k = k\nk = O({K})",
     "what holds itself": f"k = [{K}]\nk.append(k)",
+    "made of itself beside a moment": f"k = {K}\nk = [k, time.time()][0]\nk = k + 1\nk = k - 1",
+    "made of another that is made of it": f"k = {K}\nj = time.time()\nfor i in 'ab':\n"
+    "    j, k = j + 0 * k, k + 0 * int(j)",
 }
 DEFAULTS = {
     "of a helper": f"def helper(k={K}): return k\ndef f(row): return helper()",
@@ -89,6 +92,7 @@ DO_NOT = {
     f"    return str(date.today()) + str({K})\nk = made()",
     "a folder of the user's": f"k = Path('~', str({K})).expanduser()",
     "a folder of the machine's": f"k = str(Path.home() / str({K}))",
+    "a moment again and again": f"k = time.time() + {K}\n" + "k = k + 1\nk = k - 1\n" * 20,
     "a process": f"pid = os.getpid() + {K}\nk = 'run-' + str(pid)",
     "by a function": f"def now_ms():\n    return time.time() * 1000 + {K}\nk = now_ms()",
     "a mapping that is no table": "k = os.environ",
@@ -266,6 +270,34 @@ def test_a_value_that_a_statement_tells_adds_nothing(modules: Modules) -> None:
     for value in ("5", "-5", "'a'", "(1, 2)", "{'a': [1]}", "{'b', 'a', 'c'}", "None"):
         f = modules.load(f"k = {value}\ndef f(row): return k", "of_user").f
         assert len(callable_text("f", f).splitlines()) == 2
+
+
+SCRIPT = """
+import contextlib, curate, os, time
+ds = curate.range(3)
+if os.environ["K"]:
+    n = 4
+    ds = ds.map(lambda row: (n, row)[1])
+    f = lambda row: (n, row)[1]
+    started = time.time()
+for n in (1, 2):
+    ds = ds.map(lambda row: {**row, "n": n, "at": time.time()})
+with open(__file__) as at, contextlib.nullcontext(ds.filter(lambda row: row["n"] == n)) as ds:
+    pass
+ds = ds.map(lambda row: row)
+"""
+
+
+@pytest.mark.quick
+def test_a_script_that_makes_a_dataset_step_by_step(
+    modules: Modules, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a block, by the name that it had: each step was made of all others, without end where one takes the time."""
+    monkeypatch.setenv("K", "1")
+    module = modules.load(SCRIPT, "of_user")
+    assert callable_text("f", module.f)
+    assert module.ds.explain()
+    assert "not compared" not in capsys.readouterr().err
 
 
 def test_a_long_value_is_short(modules: Modules) -> None:
