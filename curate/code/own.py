@@ -168,6 +168,8 @@ class Origins:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._scopes: dict[tuple[int, frozenset[str]], tuple[int, frozenset[str]]] = {}
+        self._levels: dict[int, int] = {}
+        """Of what is assigned to variables, by its id: it is kept with its statement."""
 
     def of(self, module: Module, nodes: Sequence[ast.AST]) -> Origin:
         """Returns what the value is computed from that these expressions of a module are assigned to."""
@@ -242,17 +244,19 @@ class Origins:
     def _level(self, module: Module, node: ast.AST, names: Collection[str]) -> int:
         """Returns whether the value of an expression is a process's own, or made of it; `names`: variables that are."""
         first = self._look(module, node, names)
-        looked, reached = {}, list(first.made_of)
+        looked, reached = dict[int, _Look](), list(first.made_of)
         for above, one in reached:
-            if id(one) not in looked:
+            if id(one) not in self._levels and id(one) not in looked:
                 looked[id(one)] = found = self._look(above, one, ())
                 reached += found.made_of
         # Of variables that are made of each other, as in `x = f(x)`, levels rise until none does.
-        levels, before = {key: one.least for key, one in looked.items()}, dict[int, int]()
-        while levels != before:
-            before = levels
-            levels = {key: one.level(before) for key, one in looked.items()}
-        return first.level(levels)
+        self._levels |= {key: one.least for key, one in looked.items()}
+        rises = bool(looked)
+        while rises:
+            levels = {key: one.level(self._levels) for key, one in looked.items()}
+            rises = any(self._levels[key] != level for key, level in levels.items())
+            self._levels |= levels
+        return first.level(self._levels)
 
     def _look(self, module: Module, node: ast.AST, names: Collection[str]) -> _Look:
         """Returns what an expression alone says of its level."""
@@ -314,10 +318,13 @@ class Origins:
                         yield by, frozenset(given)
 
 
-def assigned(statement: ast.stmt, name: str) -> Iterator[tuple[bool, ast.AST]]:
-    """Yields what a statement, or one within it, assigns to a name, and whether that is all of its value."""
-    for node in top_level(statement):
-        yield from assigns(node, name)
+def assigned(statement: ast.stmt, name: str) -> list[tuple[bool, ast.AST]]:
+    """Returns what a statement, or one within it, assigns to a name, and whether that is all of its value; kept with
+    it, for each of a hundred steps that are in a block is asked about by all others."""
+    known: dict[str, list[tuple[bool, ast.AST]]] = vars(statement).setdefault("assigned", {})
+    if name not in known:
+        known[name] = [pair for node in top_level(statement) for pair in assigns(node, name)]
+    return known[name]
 
 
 def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
@@ -334,9 +341,7 @@ def assigns(node: ast.AST, name: str) -> Iterator[tuple[bool, ast.AST]]:
         elif isinstance(node, ast.For):
             yield False, node.iter
         elif isinstance(node, ast.With):
-            # One and the same each time: those that were looked at are known by their ids.
-            items = ast.Tuple([item.context_expr for item in node.items], ast.Load())
-            yield False, vars(node).setdefault("in_one", items)
+            yield False, ast.Tuple([item.context_expr for item in node.items], ast.Load())
         elif isinstance(node, ast.Match):
             yield False, node.subject
 
