@@ -168,8 +168,8 @@ class Origins:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._scopes: dict[tuple[int, frozenset[str]], tuple[int, frozenset[str]]] = {}
-        self._levels: dict[int, int] = {}
-        """Of what is assigned to variables, by its id: it is kept with its statement."""
+        self._levels: dict[int, int] = {}  # of what is assigned to variables, by its id: its statement keeps it
+        self._open = 0  # scopes that are being looked at, of which more may be found than is known
 
     def of(self, module: Module, nodes: Sequence[ast.AST]) -> Origin:
         """Returns what the value is computed from that these expressions of a module are assigned to."""
@@ -247,16 +247,16 @@ class Origins:
         looked, reached = dict[int, _Look](), list(first.made_of)
         for above, one in reached:
             if id(one) not in self._levels and id(one) not in looked:
-                looked[id(one)] = found = self._look(above, one, ())
-                reached += found.made_of
+                looked[id(one)] = self._look(above, one, ())
+                reached += looked[id(one)].made_of
         # Of variables that are made of each other, as in `x = f(x)`, levels rise until none does.
-        self._levels |= {key: one.least for key, one in looked.items()}
-        rises = bool(looked)
-        while rises:
-            levels = {key: one.level(self._levels) for key, one in looked.items()}
-            rises = any(self._levels[key] != level for key, level in levels.items())
-            self._levels |= levels
-        return first.level(self._levels)
+        levels, before = self._levels | {key: one.least for key, one in looked.items()}, dict[int, int]()
+        while levels != before:
+            before = levels
+            levels = before | {key: one.level(before) for key, one in looked.items()}
+        if not self._open:
+            self._levels = levels
+        return first.level(levels)
 
     def _look(self, module: Module, node: ast.AST, names: Collection[str]) -> _Look:
         """Returns what an expression alone says of its level."""
@@ -281,15 +281,19 @@ class Origins:
         key = (id(node), given)
         if key in self._scopes:
             return self._scopes[key]
-        self._scopes[key] = NOT, frozenset()  # for one that calls itself
+        self._scopes[key], self._open = (NOT, frozenset()), self._open + 1  # for one that calls itself
+        self._scopes[key] = self._scope_of(module, node, given)
+        self._open -= 1
+        return self._scopes[key]
+
+    def _scope_of(self, module: Module, node: ast.AST, given: frozenset[str]) -> tuple[int, frozenset[str]]:
         if isinstance(node, ast.ClassDef):
             methods = [one for one in node.body if isinstance(one, Function)]
             scopes = [self._scope(module, one, given if one.name == "__init__" else frozenset()) for one in methods]
             rest = [one for one in node.body if not isinstance(one, Function)]
             scopes.append(self._scope(module, ast.Module(rest, []), frozenset()))
             level = min(MAYBE, max(one for one, _ in scopes))
-            self._scopes[key] = level, frozenset().union(given, *(names for _, names in scopes))
-            return self._scopes[key]
+            return level, frozenset().union(given, *(names for _, names in scopes))
         nodes = list(ast.walk(node))
         local = own_names(node)
         defined = {name: one for name, one in module.defined.items() if name not in local}
@@ -302,8 +306,7 @@ class Origins:
         returned = [one.value for one in nodes if isinstance(one, ast.Return | ast.Yield) and one.value is not None]
         levels = {self._level(module, one, names) for one in returned}
         level = levels.pop() if len(levels) == 1 else MAYBE if levels - {NOT} else NOT
-        self._scopes[key] = level, frozenset(names)
-        return self._scopes[key]
+        return level, frozenset(names)
 
     def _calls(self, module: Module, node: ast.AST, names: Collection[str]) -> Iterator[tuple[Used, frozenset[str]]]:
         """Yields the user's functions that are called with what is a process's own, and which arguments are."""
@@ -319,8 +322,7 @@ class Origins:
 
 
 def assigned(statement: ast.stmt, name: str) -> list[tuple[bool, ast.AST]]:
-    """Returns what a statement, or one within it, assigns to a name, and whether that is all of its value; kept with
-    it, for each of a hundred steps that are in a block is asked about by all others."""
+    """Returns what a statement, or one in it, assigns to a name, and whether that is all of its value; kept there."""
     known: dict[str, list[tuple[bool, ast.AST]]] = vars(statement).setdefault("assigned", {})
     if name not in known:
         known[name] = [pair for node in top_level(statement) for pair in assigns(node, name)]

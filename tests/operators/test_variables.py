@@ -92,6 +92,8 @@ DO_NOT = {
     f"    return str(date.today()) + str({K})\nk = made()",
     "a folder of the user's": f"k = Path('~', str({K})).expanduser()",
     "a folder of the machine's": f"k = str(Path.home() / str({K}))",
+    "a moment by a function that asks for it": f"def now():\n    x = k\n    return x * 0 + time.time() - {K}\n"
+    "k = 0\ni = now()\nk = i",
     "a moment again and again": f"k = time.time() + {K}\n" + "k = k + 1\nk = k - 1\n" * 20,
     "a process": f"pid = os.getpid() + {K}\nk = 'run-' + str(pid)",
     "by a function": f"def now_ms():\n    return time.time() * 1000 + {K}\nk = now_ms()",
