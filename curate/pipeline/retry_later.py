@@ -98,18 +98,15 @@ def busy(error: Exception, tries: int, *, kept: bool = False) -> Busy:
     return Busy(error, after_s, tries, kept)
 
 
-def call_with_retries(
-    call: Callable[[], T], again: Callable[[], T] | None = None, *, kept: bool, tries: int = 0
-) -> Iterator[Busy | Answer[T]]:
+def call_with_retries(call: Callable[[], T], *, kept: bool, tries: int = 0) -> Iterator[Busy | Answer[T]]:
     """Yields the `Answer` of a call, and before it a `Busy` for each time that it raised `RetryLater`.
 
-    `again`: how it is made another time, if not as it is. `kept`: whether calls of the same batch are done. `tries`:
-    how often it was made in vain before.
+    `kept`: whether calls of the same batch are done. `tries`: how often it was made in vain before.
     """
     try:
         answer = call()
     except Exception as error:  # noqa: BLE001 - raised there, if it is none of these
-        yield from called_again(error, again or call, kept=kept, tries=tries)
+        yield from called_again(error, call, kept=kept, tries=tries)
     else:
         yield Answer(answer)
 
