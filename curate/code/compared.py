@@ -40,9 +40,9 @@ from curate.code.held import CODE, PARTIALS, attributes_of, is_object, is_of_use
 from curate.code.kinds import checks_of, defaults_of_function, is_a, items_in, own_dict, pairs_in, told_from
 from curate.code.names import CHANGING, mangled, used_of_self
 from curate.code.own import DRAWN_FROM, NOTHING, Origin, Origins, Variable
-from curate.code.sources import Module, Sources, Used, names_assigned
+from curate.code.sources import Module, Sources, Used
 from curate.code.started import as_started
-from curate.code.syntax import defaults_in, in_brackets, is_literal, made_in
+from curate.code.syntax import defaults_in, in_brackets, is_literal, made_in, names_assigned
 from curate.code.tables import args_of, inside, parts_of
 from curate.dataclass import replace
 from curate.log import get_logger

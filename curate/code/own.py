@@ -22,9 +22,9 @@ from typing import Any
 from curate.code.closures import value_text
 from curate.code.kinds import is_a
 from curate.code.names import own_names
-from curate.code.sources import Module, Sources, Used, imports_in, names_assigned, top_level
+from curate.code.sources import Module, Sources, Used, imports_in
 from curate.code.started import is_new
-from curate.code.syntax import is_literal, walruses
+from curate.code.syntax import is_literal, names_assigned, top_level, walruses
 from curate.dataclass import dataclass, replace
 
 OWN = re.compile(

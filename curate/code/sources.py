@@ -1,5 +1,7 @@
 """Finds the statements that a piece of code depends on: at the top level of its module, and of what that imports.
 
+Of a statement that has others in it, as a main block, those count that decide on a name which is used, with the
+conditions around them (see `curate.code.syntax.parts`): what else a program does there, as what it prints, makes no row.
 Followed are imports of the user's own modules. Those of the standard library and of installed packages are not: the
 lock file pins them.
 """
@@ -24,7 +26,7 @@ from curate.code.closures import is_curates, module_of
 from curate.code.kinds import is_a, loaded
 from curate.code.loaded import changed_since_import
 from curate.code.names import CALLED, WHOLE, names_in, own_names
-from curate.code.syntax import definition, walruses
+from curate.code.syntax import definition, has_line, has_parts, part_at, parts, top_level
 from curate.dataclass import dataclass, field, replace
 from curate.errors import ConfigError
 
@@ -37,15 +39,15 @@ class Module:
     package: str
     """What relative imports start from."""
     defined: dict[str, list[ast.stmt]]
-    """The statements that give each name a value."""
+    """The statements that give each name a value, of those that are in others only what decides on it."""
     imports: Imports
     body: list[ast.stmt] = field(default_factory=list)
     """All of its statements, in order."""
     path: str = ""
 
     def around(self, line: int) -> ast.stmt | None:
-        """Returns the statement that a line is in."""
-        return next((one for one in self.body if _first_line(one) <= line <= (one.end_lineno or 0)), None)
+        """Returns the statement that a line is in, of those that are in others with what decides on whether it runs."""
+        return next((part_at(one, line) for one in self.body if has_line(one, line)), None)
 
     def binds(self, name: str) -> bool:
         """Returns whether a statement of its top level gives a name a value."""
@@ -86,9 +88,10 @@ class Used:
     """What it is called by where it is used, up to the first dot; empty if a function imports it."""
 
     @property
-    def place(self) -> tuple[str, int]:
-        """Returns where it lies: a module may be there by two names, of which one is `__main__`."""
-        return self.module.path, self.statement.lineno
+    def place(self) -> tuple[str, int, str]:
+        """Returns where it lies: a module may be there by two names, of which one is `__main__`. Of a statement with
+        others in it, as an `if`, there are parts by name."""
+        return self.module.path, self.statement.lineno, self.name if has_parts(self.statement) else ""
 
 
 class Sources:
@@ -282,48 +285,9 @@ def _top(name: str, package: str, data: bytes) -> Module:
     top = ast.parse(data).body
     defined: dict[str, list[ast.stmt]] = {}
     for statement in top:
-        for one in names_defined(statement):
-            defined.setdefault(one, []).append(statement)
+        for one, part in parts(statement).items():
+            defined.setdefault(one, []).append(part)
     return Module(name, package, defined, imports_in((node for one in top for node in top_level(one)), package), top)
-
-
-def top_level(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yields a statement and those inside of it that run with it: not what is in functions and classes."""
-    yield statement
-    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        for child in ast.iter_child_nodes(statement):
-            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-                yield from top_level(child)  # type: ignore[arg-type]
-
-
-def names_defined(statement: ast.stmt) -> set[str]:
-    """Returns the names that a statement gives values, and those inside of it that run with it."""
-    return {name for node in top_level(statement) for name in names_assigned(node)}
-
-
-def names_assigned(node: ast.AST) -> set[str]:
-    """Returns the names that a statement alone gives values."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        # Not only names: `TABLE["x"] = 1` gives TABLE another value.
-        targets = node.targets
-    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
-        targets = [node.target]
-    elif isinstance(node, ast.With):
-        targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
-    elif isinstance(node, ast.Match):
-        inner = [one for case in node.cases for one in ast.walk(case.pattern)]
-        caught = (getattr(one, "rest", None) or getattr(one, "name", None) for one in inner)
-        return {*(one for one in caught if one), *(one.target.id for one in walruses(node))}
-    found = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
-    return found.union(one.target.id for one in walruses(node))
-
-
-def _first_line(statement: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-    return min([statement.lineno, *(one.lineno for one in decorators)])
 
 
 def imports_in(nodes: Iterable[ast.AST], package: str) -> Imports:

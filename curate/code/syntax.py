@@ -7,12 +7,19 @@ import builtins
 import inspect
 import textwrap
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
 _HAS_DOCSTRING = 0x4000000
 """From Python 3.14 on, a function's flags say whether its first constant is its docstring."""
+_DEFINE = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+"""What has statements in it that do not run with it, or not as those around it."""
+_LOOPS = ast.For | ast.While
+_LEAVES = "break"
+"""Stands among names for what leaves a loop, or begins its next round."""
+_WITHIN = ("body", "handlers", "orelse", "finalbody", "cases")
+"""The fields that statements are in which run with one."""
 _SILENT = ("ctx", "kind", "type_comment", "type_ignores")
 """Fields that say nothing which the rest does not."""
 
@@ -60,6 +67,107 @@ def walruses(node: ast.AST) -> tuple[ast.NamedExpr, ...]:
         inner = () if isinstance(one, ast.Lambda) else ast.iter_child_nodes(one)
         queue += [child for child in inner if isinstance(child, ast.expr | ast.withitem | ast.comprehension)]
     return tuple(found)
+
+
+def top_level(statement: ast.AST) -> Iterator[ast.AST]:
+    """Yields a statement and those inside of it that run with it: not what is in functions and classes."""
+    yield statement
+    for child in _inner(statement):
+        yield from top_level(child)
+
+
+def _inner(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields what has statements that run with one, of which it is the next above."""
+    if not isinstance(node, _DEFINE):
+        inner = ast.stmt | ast.ExceptHandler | ast.match_case
+        yield from (child for child in ast.iter_child_nodes(node) if isinstance(child, inner))
+
+
+def names_assigned(node: ast.AST) -> set[str]:
+    """Returns the names that a statement alone gives values."""
+    if isinstance(node, _DEFINE):
+        return {node.name}
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        # Not only names: `TABLE["x"] = 1` gives TABLE another value.
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.For):
+        targets = [node.target]
+    elif isinstance(node, ast.With):
+        targets = [item.optional_vars for item in node.items if item.optional_vars is not None]
+    elif isinstance(node, ast.Match):
+        inner = [one for case in node.cases for one in ast.walk(case.pattern)]
+        caught = (getattr(one, "rest", None) or getattr(one, "name", None) for one in inner)
+        return {*(one for one in caught if one), *(one.target.id for one in walruses(node))}
+    found = {one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)}
+    return found.union(one.target.id for one in walruses(node))
+
+
+def has_parts(statement: ast.stmt) -> bool:
+    """Returns whether other statements are in one that run with it, as in an `if`."""
+    return next(_inner(statement), None) is not None
+
+
+def parts(statement: ast.stmt) -> dict[str, ast.stmt]:
+    """Returns what of a statement decides on the value of each name that it or one inside of it gives one: these, the
+    conditions around, and what leaves a loop. A program may do much else in one `if`.
+
+    >>> both = parts(ast.parse("if A:\\n  print(1)\\n  k = 2\\n  j = 3\\nelse:\\n  j = 4").body[0])
+    >>> print(ast.unparse(both["k"]))
+    if A:
+        k = 2
+    """
+    names: dict[int, set[str]] = {}
+
+    def look(node: ast.AST) -> set[str]:
+        found = {_LEAVES} if isinstance(node, ast.Break | ast.Continue) else set(names_assigned(node))
+        found = found.union(*map(look, _inner(node)))
+        names[id(node)] = found - {_LEAVES} if isinstance(node, _LOOPS) else found
+        return names[id(node)]
+
+    def decides(name: str) -> Callable[[ast.AST], bool]:
+        return lambda one: not names[id(one)].isdisjoint((name, _LEAVES))
+
+    return {name: _part(statement, decides(name)) for name in look(statement)}
+
+
+def part_at(statement: ast.stmt, line: int) -> ast.stmt:
+    """Returns of a statement the one inside of it that a line is in, with the conditions around, as if it lay there; it
+    is the same object each time."""
+    inner = [one for one in top_level(statement) if isinstance(one, ast.stmt) and has_line(one, line)][-1]
+    if inner is statement and not has_parts(statement):
+        return statement
+    known: dict[int, ast.stmt] = vars(statement).setdefault("part_at", {})
+    if id(inner) not in known:
+        part = _part(statement, lambda one: any(within is inner for within in top_level(one)))
+        known[id(inner)] = ast.copy_location(part, inner)
+    return known[id(inner)]
+
+
+def has_line(statement: ast.stmt, line: int) -> bool:
+    """Returns whether a line is in a statement, or in what decorates it."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(one.lineno for one in decorators)])
+    return first <= line <= (statement.end_lineno or 0)
+
+
+def _part(node: Any, keeps: Callable[[ast.AST], bool]) -> Any:
+    """Returns a statement with those inside of it that count, or with which one does."""
+    if not any(True for _ in _inner(node)):
+        return node
+    fields = dict(ast.iter_fields(node))
+    kept = {name: _kept(fields[name], keeps) for name in _WITHIN if name in fields}
+    if any(any(map(keeps, _inner(one))) for one in fields.get("handlers", ())) or kept.get("orelse"):
+        # Whatever comes before in a `try` may be what raises.
+        kept |= {"body": fields["body"]} if "handlers" in fields else {}
+    if kept.get("body") == []:
+        kept["body"] = [ast.Pass(lineno=1, col_offset=0)]
+    return ast.copy_location(type(node)(**{**fields, **kept}), node)
+
+
+def _kept(inner: list[Any], keeps: Callable[[ast.AST], bool]) -> list[Any]:
+    """Returns what counts of a block; all that catch errors, and all cases, as what comes first decides on the next."""
+    return [_part(one, keeps) for one in inner if not isinstance(one, ast.stmt) or keeps(one)]
 
 
 def _text(value: Any) -> str:

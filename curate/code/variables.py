@@ -72,7 +72,7 @@ class Variables:
         self._changed: set[tuple[str, str]] = set()
         self._seen: dict[int, ast.stmt] = {}
         self._defaults: dict[int, types.FunctionType] = {}
-        self._places: set[tuple[str, int]] = set()
+        self._places: set[tuple[str, int, str]] = set()
         self._made: dict[int, str] = {}
         self._looked: dict[int, Variable] = {}
 
@@ -135,7 +135,7 @@ class Variables:
     def _held(self) -> list[Used]:
         """Returns the statements of the user's code that variables hold and no statement names: what a decorator put
         into a table, or is set from outside."""
-        found: dict[tuple[str, int], Used] = {}
+        found: dict[tuple[str, int, str], Used] = {}
         for variable in list(self._found.values()):
             if id(variable) not in self._looked:
                 self._looked[id(variable)] = variable
