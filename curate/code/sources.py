@@ -1,7 +1,7 @@
 """Finds the statements that a piece of code depends on: at the top level of its module, and of what that imports.
 
 Of a statement that has others in it, as a main block, those count that decide on a name which is used, with the
-conditions around them (see `curate.code.syntax.parts`): what else a program does there, as what it prints, makes no row.
+conditions around them (see `curate.code.syntax.parts`): what a program prints there makes no row.
 Followed are imports of the user's own modules. Those of the standard library and of installed packages are not: the
 lock file pins them.
 """

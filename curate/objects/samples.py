@@ -84,6 +84,8 @@ def _line(one: DroppedRow) -> dict[str, Any]:
 
 def decode_samples(data: bytes, uri: str) -> list[DroppedRow]:
     """Returns the rows of such a file, in its order. Raises CorruptInput, naming `uri`."""
+    if not data:
+        raise CorruptInput(f"{uri}: not a file of sampled rows: it is empty")
     try:
         return [_row(orjson.loads(line)) for line in decompress(data).splitlines()]
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:

@@ -14,13 +14,16 @@ import numpy as np
 import orjson
 
 from curate.dataclass import dataclass, field, replace
+from curate.errors import ConfigError, CorruptInput, ObjectNotFound
 from curate.ledger import layout
 from curate.ledger.side_outputs import sides_of_ids
 from curate.ledger.stages import exchanges, parse_stages
+from curate.objects.samples import decode_samples
 from curate.observe.checks.output import Checker, Finding, is_another, name_of
 from curate.observe.job import FoundJob, find_job, find_stages, read_summary
 from curate.prefetch import ahead
 from curate.stage.shard_index import INDEXED, index_of
+from curate.storage.protocol import Special
 from curate.tasks.books import Books, UpstreamBooks
 
 READERS = 8
@@ -43,6 +46,7 @@ KINDS = {
     "books": "records that do not balance",
     "quarantine": "quarantined rows that are not as the record says",
     "unnamed": "quarantined rows that no output names",
+    "beside": "schemas of inputs, and samples of dropped rows, that cannot be read",
     "summary": "totals that are not those of all records",
 }
 """What can be off, in the order in which it is told."""
@@ -199,6 +203,8 @@ def _verified(found: FoundJob, tick: Callable[[int], None], name: str = "") -> V
         tick(size)
     for schema in sorted(checker.misfit - checker.fit):
         _blame(report, schema)
+    for finding in _beside(found):
+        report.add(finding)
     whole = not report.absent and not report.replaced
     if whole and not report.counts["record"] and not report.counts["damaged"]:
         # As long as outputs are to come, or not all of them say what they name, a file may be theirs; or of a stage
@@ -227,6 +233,29 @@ def _set_aside_before(found: FoundJob, checker: Checker, files: Iterable[str]) -
     if reasons and not _reopened(found):
         for file, reason in reasons.items():
             yield Finding("quarantine", file, reason.removeprefix(file).lstrip(": "))
+
+
+def _beside(found: FoundJob) -> Iterator[Finding]:
+    """Yields what cannot be read that no output needs, but the next run does, or who looks at the job."""
+    ledger, samples = found.ledger, found.listing.samples
+    listed = ledger.store.list(ledger.uri(f"{layout.SCHEMAS}input-"))
+    schemas = [one.uri.removeprefix(f"{ledger.root}/") for one in listed if not isinstance(one, Special)]
+
+    def read(name: str) -> str:
+        try:
+            if layout.is_samples(name):
+                decode_samples(ledger.store.read(ledger.uri(name)), ledger.uri(name))
+            else:
+                ledger.read_schema(name.removeprefix(layout.SCHEMAS).removesuffix(".arrow"))
+        except ObjectNotFound:  # made anew, or removed, since it was listed
+            return ""
+        except (ConfigError, CorruptInput) as error:
+            return str(error).removeprefix(f"{ledger.root}/")
+        return ""
+
+    for name, reason in ahead(read, [*schemas, *samples.slice(0, len(samples), "name")["name"].to_pylist()], READERS):
+        if reason:
+            yield Finding("beside", name, reason, (name,))
 
 
 def _reopened(found: FoundJob) -> bool:

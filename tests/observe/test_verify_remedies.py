@@ -164,3 +164,20 @@ def test_what_is_left_of_a_shard_that_was_taken_out(folder: Path, capsys: pytest
     assert "next      run the job again, which removes the rest of shards" in capsys.readouterr().out
     follow(out, source)
     assert verify(str(out)).state == OK
+
+
+@pytest.mark.parametrize("change", [cut, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"?" * 99)])
+@pytest.mark.parametrize("kept", ["samples/*.zst", "schema/input-*.arrow"])
+def test_what_is_kept_beside_outputs(tmp_path: Path, kept: str, change: Callable[[Path], None]) -> None:
+    """No output is off with it, but the next run reads the columns of inputs, and a page the rows that were dropped."""
+    curate.from_items([{"n": n} for n in range(20)]).write_parquet(tmp_path / "in", backend="inline")
+    ds, out = curate.read_parquet(tmp_path / "in").filter(lambda row: row["n"] > 5), tmp_path / "out"
+    ds.write_parquet(out, backend="inline")
+    assert verify(str(out)).state == OK
+    (path,) = (out / layout.LEDGER).glob(kept)
+    change(path)
+    (found,) = verify(str(out)).findings
+    assert (found.kind, found.object) == ("beside", str(path.relative_to(out)))
+    path.unlink()
+    ds.write_parquet(out, backend="inline")
+    assert verify(str(out)).state == OK
