@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -48,12 +49,17 @@ _READ_ONLY = (
 
 def hint(error: Exception, batch_format: str = "") -> None:
     """Notes on what user code raised what it was given, rows or a batch of a format, where that may be the reason."""
+    told = ""
     if isinstance(error, ValueError) and "read-only" in str(error):
-        add_note(error, _READ_ONLY)
+        told = _READ_ONLY
     elif batch_format == "pyarrow" and isinstance(error, AttributeError | TypeError):
-        add_note(error, _PYARROW)
+        told = _PYARROW
     elif batch_format == "pandas" and isinstance(error, TypeError | NotImplementedError):
-        add_note(error, _PANDAS)
+        told = _PANDAS
+    if told:
+        add_note(error, told)
+        with suppress(Exception):  # one that takes no note
+            error.curate_hint = f"; {told}"  # type: ignore[attr-defined]
 
 
 def _hinted(results: Iterator[Any], batch_format: str) -> Iterator[Any]:

@@ -110,7 +110,7 @@ def summary_of(error: BaseException) -> str:
         message = str(error)
     except Exception:  # noqa: BLE001 - the exception is user code, and so is what it says of itself
         message = "<its message cannot be shown>"
-    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_to_have_room(error)}{_columns(error)}")[
+    return redacted(f"{type(error).__name__}: {message}{_to_install(error)}{_to_have_room(error)}{_hinted(error)}")[
         :MAX_ERROR
     ]
 
@@ -151,8 +151,9 @@ def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:
         error.curate_columns = f"; the batch has {names or 'no column'}{left}{more}"  # type: ignore[attr-defined]
 
 
-def _columns(error: BaseException) -> str:
-    return str(_noted(error, "curate_columns", ""))
+def _hinted(error: BaseException) -> str:
+    """Returns what a batch has that was asked for another column, and what else may be wrong with how it is used."""
+    return f"{_noted(error, 'curate_columns', '')}{_noted(error, 'curate_hint', '')}"
 
 
 def _noted(error: BaseException, name: str, default: Any) -> Any:

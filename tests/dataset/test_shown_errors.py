@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import curate
-from curate.errors import ConfigError, SchemaMismatch
+from curate.errors import ConfigError, SchemaMismatch, WriteFailed
 from tests.support.errors import UNTOUCHABLE
 
 CURATE = str(Path(curate.__file__).parent)
@@ -109,11 +110,16 @@ def later(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
         (lambda: curate.range(3).add_column("n", lambda b: b["id"] % 2), "write batch_format='numpy'"),
     ],
 )
-def test_what_a_batch_is_made_of_is_said_where_that_may_be_the_reason(make: Callable[[], Any], hint: str) -> None:
-    """Read-only arrays, columns of Arrow in a data frame, tables: each with what to write."""
+def test_what_a_batch_is_made_of_is_said_where_that_may_be_the_reason(
+    make: Callable[[], Any], hint: str, tmp_path: Path
+) -> None:
+    """Read-only arrays, columns of Arrow in a data frame, tables: each with what to write. Also where a run ends, and
+    not only in the traceback that the ledger has."""
     with pytest.raises((ValueError, NotImplementedError, TypeError)) as caught:
         make().take_all()
     assert len([note for note in caught.value.__notes__ if hint in note]) == 1
+    with pytest.raises(WriteFailed, match=re.escape(hint)):
+        make().write_parquet(tmp_path, backend="inline")
 
 
 @pytest.mark.quick
