@@ -105,6 +105,14 @@ def planned(last: Stage) -> tuple[StageReport, ...]:
     return (*found.values(), StageReport(LAST, WRITE, _feeding(last)))
 
 
+def described(last: Stage) -> list[dict[str, Any]]:
+    """Returns the job's stages as `job.json` has them: of those before the last one also the identity, which is in no
+    ledger once they were removed, and says what is another where the job is refused."""
+    identities = {key_of(stage): dict(stage.record.identity) for stage in stages_of(last)}
+    found = [(one.key, one.planned()) for one in planned(last)]
+    return [{**told, "identity": identities[key]} if key in identities else told for key, told in found]
+
+
 def _feeding(stage: Stage) -> tuple[str, ...]:
     return tuple(key_of(before.stage) for before in stage.before if before.path is None and before.marks is None)
 

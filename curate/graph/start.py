@@ -31,7 +31,7 @@ from curate.graph.inputs import (
     refuse_other_columns,
     refuse_unlisted,
 )
-from curate.graph.keys import key_of, listed, manifest_of, planned, reports_of, stages_of
+from curate.graph.keys import described, key_of, listed, manifest_of, planned, reports_of, stages_of
 from curate.graph.upstream_books import upstream_books_of
 from curate.keywords import start_over, unconfirmed
 from curate.ledger import layout
@@ -127,7 +127,7 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     found = StagedJob(last, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
-    told = job_of(last.record, ledger, listing)
+    told = job_of(last.record, ledger, listing, stages=partial(described, last))
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
         told |= ledger.read_growth(listing)
@@ -241,12 +241,12 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = publish_inputs(ledger, job.manifest)
     told |= {} if last.extended is None else {"extensible": True}
-    told["stages"] = [one.planned() for one in planned(with_seed(job, told.get("seed", 0)))]
+    told["stages"] = described(with_seed(job, told.get("seed", 0)))
     moment = job.owned.moment()
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
-        refuse_other_job(last.record, ledger, told, raced=True)
+        refuse_other_job(last.record, ledger, told, raced=True, stages=partial(described, last))
         now = inputs_in(job.manifest)
         if (before := read_inputs(ledger, told)) is None:
             refuse_unlisted(ledger, told, job.manifest)

@@ -116,6 +116,7 @@ _stage = lambda value: (  # noqa: E731 - one of the shapes
     and (value.get("key") == "" or one_part(value.get("key")))
     and fields(
         reads=many(one_part),
+        identity=mapping,
         state=text,
         shards=_shards,
         rows=maybe(rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from curate.errors import ConfigError
@@ -14,20 +14,23 @@ from curate.ledger.listing import OutputListing
 from curate.ledger.run_log import other_python
 from curate.log import get_logger
 from curate.resume.options import RunOptions
-from curate.resume.shown import readable
+from curate.resume.shown import apart, readable
 from curate.stage.job_record import JobRecord
 from curate.units import shell_word
 
+Stages = Callable[[], Sequence[Mapping[str, Any]]]
 EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
 
 
-def job_of(record: JobRecord, ledger: Ledger, listing: OutputListing, *, before_last: bool = False) -> dict[str, Any]:
+def job_of(
+    record: JobRecord, ledger: Ledger, listing: OutputListing, *, before_last: bool = False, stages: Stages = tuple
+) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be. `before_last`: it is that
-    of a stage which others read."""
+    of a stage which others read. `stages`: see `refuse_other_job`."""
     if listing.has_job:
         job = ledger.read_job()
-        refuse_other_job(record, ledger, job)
+        refuse_other_job(record, ledger, job, stages=stages)
         return job
     # A plan of such a stage came late: meanwhile another driver had completed the job, and removed the stage. It holds,
     # for the stage is called by what decides it.
@@ -90,9 +93,12 @@ def accepted_code(
     return record.code_digest
 
 
-def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any], *, raced: bool = False) -> None:
+def refuse_other_job(
+    record: JobRecord, ledger: Ledger, job: Mapping[str, Any], *, raced: bool = False, stages: Stages = tuple
+) -> None:
     """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`; `raced`: it
-    was begun after this run had looked, by a driver that is likely at work."""
+    was begun after this run had looked, by a driver that is likely at work. `stages`: returns the job's stages as
+    `job.json` has them."""
     if job["fingerprint"] != record.fingerprint:
         theirs, ours = job["identity"], dict(record.identity)
         root, name = ledger.root, job["job"]
@@ -107,7 +113,7 @@ def refuse_other_job(record: JobRecord, ledger: Ledger, job: Mapping[str, Any], 
             )
         raise ConfigError(
             f"{found} with another identity ({job['fingerprint']}, this one is {record.fingerprint}):\n"
-            + identity_difference(theirs, ours)
+            + identity_difference(theirs, ours, job.get("stages", ()), stages)
             + f"\n{values}, choose another output, or {see}{start_over()}."
             + (other_python(ledger) if _code(theirs) != _code(ours) else "")
         )
@@ -127,27 +133,44 @@ def _code(identity: Mapping[str, Any]) -> list[Any]:
     return [identity.get("operators"), identity.get(EXCHANGE), version]
 
 
-def identity_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Returns both sides of every difference, one a line.
+def identity_difference(
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    stages_there: Sequence[Mapping[str, Any]] = (),
+    stages_here: Stages = tuple,
+) -> str:
+    """Returns both sides of every difference, one a line; of what an exchange reads, that of its stages, if they are
+    told.
 
     >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
       version: made with '1', you asked for '2'
     """
-    lines = []
+    lines = list[str]()
     for key in sorted({*theirs, *ours}):
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, Mapping) and isinstance(here, Mapping):
-            names = {name: (_shown(there, name), _shown(here, name)) for name in sorted({*there, *here})}
-            lines += [
-                _changed_file(f"{key}.{name}", there.get(name), here.get(name)) or _difference(f"{key}.{name}", *both)
-                for name, both in names.items()
-                if both[0] != both[1]
-            ]
+            for name in sorted({*there, *here}):
+                lines += _differences(f"{key}.{name}", there, here, name)
         elif key == EXCHANGE and theirs and ours and _read_other(there, here):
-            lines.append("  what the exchange reads is another: its inputs, or a step before it")
-        elif (shown := (_shown(theirs, key), _shown(ours, key)))[0] != shown[1]:
-            lines.append(_difference(key, *shown))
+            is_sliced = len(theirs[key]) > 2  # of what was sliced the steps are known, and no stage is
+            steps = _differences("steps before the exchange", theirs[key], ours[key], -1) if is_sliced else []
+            told = steps or _stage_differences(stages_there, stages_here())
+            lines += told or ["  what the exchange reads is another: its inputs, or a step before it"]
+        else:
+            lines += _differences(key, theirs, ours, key)
     return "\n".join(lines)
+
+
+def _stage_differences(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the differences of the first stage that is another; none where that is not known, as earlier versions did
+    not tell it, or where there is another number of stages."""
+    pairs = list(zip(theirs, ours, strict=False)) if len(theirs) == len(ours) else []
+    for there, here in pairs:
+        made, asked = there.get("identity"), here.get("identity")
+        if isinstance(made, Mapping) and isinstance(asked, Mapping) and made != asked:
+            found = identity_difference(made, asked)
+            return [f"  in a step before the exchange, {here['name']}:", *(f"  {one}" for one in found.splitlines())]
+    return []
 
 
 def _read_other(theirs: Any, ours: Any) -> bool:
@@ -156,8 +179,22 @@ def _read_other(theirs: Any, ours: Any) -> bool:
     return all(both) and bool(theirs[:-1] == ours[:-1]) and bool(theirs[-1] != ours[-1])
 
 
-def _difference(name: str, theirs: str, ours: str) -> str:
-    return f"  {name}: made with {theirs}, you asked for {ours}"
+def _differences(name: str, theirs: Any, ours: Any, key: Any) -> list[str]:
+    """Returns a line for each difference of what two have by a key."""
+    has = [not isinstance(one, Mapping) or key in one for one in (theirs, ours)]
+    if all(has):
+        there, here = theirs[key], ours[key]
+        if there == here:
+            return []
+        if file := _changed_file(name, there, here):
+            return [file]
+        parts = list(apart(name, there, here))
+    else:  # one that is not there is not None
+        told = [
+            repr(readable(one[key])) if there else "nothing" for one, there in zip((theirs, ours), has, strict=True)
+        ]
+        parts = [(name, told[0], told[1])] if any(has) else []
+    return [f"  {part}: made with {there}, you asked for {here}" for part, there, here in parts]
 
 
 def _changed_file(name: str, theirs: Any, ours: Any) -> str:
@@ -173,8 +210,3 @@ def _changed_file(name: str, theirs: Any, ours: Any) -> str:
         if one != other
     ]
     return f"  {name}: {', '.join(told)}"
-
-
-def _shown(values: Mapping[str, Any], key: str) -> str:
-    """Returns a value as people read it; one that is not there is not None."""
-    return repr(readable(values[key])) if key in values else "nothing"

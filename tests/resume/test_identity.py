@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import curate
 from curate.resume.identity import identity_difference
+from curate.resume.shown import apart
+from tests.job.inline import refusing
+from tests.support.examples import examples
 
 BODY = ",".join(["Pass()"] * 30)
 F = f"FunctionDef(name='f',args=arguments(),body=[{BODY}])"
@@ -18,7 +27,8 @@ COMPILED = "9501970064017c0064021900000000000000000089017a00000069015300 () ('r'
         (F, F.replace("Pass", "Pause", 1), "the code of f ("),
         (f"{F}\n{HELPER}", f"{F}\n{HELPER.replace('Pass', 'Pause', 1)}", "the code of f ("),
         (f"{F}\nk = int 1", f"{F}\nk = int 2", "k = int 1']], you asked for "),
-        (f"{F}\nk = str '{'x' * 100}'", f"{F}\nk = str '{'x' * 99}y'", "the code of f ("),
+        (f"{F}\nk = str '{'x' * 100}'", f"{F}\nk = str '{'x' * 99}y'", "xxxy'"),
+        (f"{F}\nk = dict({'x' * 900} int 1)\nj = 1", f"{F}\nk = dict({'x' * 900} int 2)\nj = 1", "xx int 2)"),
         (COMPILED, COMPILED.replace("9501", "9502"), "the code of a function ("),
         (f"{COMPILED}\nk = int 1", f"{COMPILED}\nk = int 2", "k = int 2"),
         ("a" * 100, "a" * 99 + "b", "aaab"),
@@ -28,7 +38,16 @@ COMPILED = "9501970064017c0064021900000000000000000089017a00000069015300 () ('r'
         (f"partial {F} list(tuple())", f"partial {HELPER} list(tuple())", "a partial of the code of helper ("),
     ],
     ids=[
-        *("code", "a helper's code", "a value", "a long value", "compiled", "a value of compiled code", "no code"),
+        *(
+            "code",
+            "a helper's code",
+            "a value",
+            "a long value",
+            "a longer one",
+            "compiled",
+            "a value of compiled code",
+            "no code",
+        ),
         *("class", "a class's helper", "a value of a partial", "code of a partial"),
     ],
 )
@@ -41,7 +60,7 @@ def test_code_is_told_in_a_few_words_and_both_sides_are_told_apart(one: str, oth
 
 
 def test_an_exchange_that_reads_something_else_is_told_so() -> None:
-    """What it reads is told by a hash alone."""
+    """What it reads is told by a hash alone, where stages are not."""
     sort = ["sort", {"keys": [["n", False]]}]
     assert identity_difference({"exchange": [sort, ["a"]]}, {"exchange": [sort, ["b"]]}) == (
         "  what the exchange reads is another: its inputs, or a step before it"
@@ -50,3 +69,55 @@ def test_an_exchange_that_reads_something_else_is_told_so() -> None:
         {"exchange": [sort, ["a"]]}, {"exchange": [["shuffle"], ["b"]]}
     )
     assert identity_difference({"exchange": [sort, ["a"]]}, {"exchange": [sort, ["a"]]}) == ""
+
+
+def test_of_many_steps_those_are_told_that_are_others() -> None:
+    """Each by its place, and what is long in it where it differs."""
+    steps = [["map", f"{F}\nk = int {number}"] for number in range(9)]
+    others = [*steps[:3], ["map", f"{F}\nk = int 30"], *steps[4:8], ["filter", COMPILED, "filter"]]
+    lines = identity_difference({"operators": steps}, {"operators": others}).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["  operators[3] map", "  operators[8] map"]
+    assert "k = int 3']" in lines[0]
+    assert "k = int 30']" in lines[0]
+    (line,) = identity_difference({"operators": steps}, {"operators": [*steps[:5], *steps[6:]]}).splitlines()
+    assert "k = int 5']], you asked for []" in line
+
+
+_VALUES = st.recursive(
+    st.none()
+    | st.integers(-3, 3)
+    | st.text("ab\n=( ", max_size=9)
+    | st.sampled_from([F, f"{F}\nk = {'y' * 99}", COMPILED]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=examples(1000))
+@given(_VALUES, _VALUES, st.sampled_from(["", "x" * 300]))
+def test_whatever_differs_both_sides_are_told_apart_and_short(one: Any, other: Any, before: str) -> None:
+    told = list(apart("a", [before, one], [before, other])) if one != other else [("a", "1", "2")]
+    assert told
+    for name, theirs, ours in told:
+        assert name.startswith("a")
+        assert theirs != ours
+        assert max(len(theirs), len(ours)) <= 206
+
+
+def test_what_an_exchange_reads_is_told_by_its_stages(tmp_path: Path) -> None:
+    """Also once these were removed, as where the job is complete."""
+
+    def run(least: int, parts: int = 2) -> Any:
+        words = curate.from_items([{"n": n} for n in range(9)]).filter(lambda row: row["n"] > least)
+        rows = words.sort("n").map(lambda row: {"n": row["n"] + 1}).repartition(parts)
+        return rows.write_parquet(tmp_path / "out", backend="inline")
+
+    run(2)
+    run(2)
+    with refusing("  in a step before the exchange, sort(n): map:\n    operators: made with [['filter', ") as caught:
+        run(3)
+    assert "least = int 2" in str(caught.value)
+    assert "you asked for [['filter', 'the code of a function (" in str(caught.value)
+    assert "least = int 3" in str(caught.value)
+    with refusing("exchange: made with [['repartition', 2], "):
+        run(2, parts=3)
