@@ -127,7 +127,7 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     found = StagedJob(last, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
-    told = job_of(last.record, ledger, listing, stages=partial(described, last))
+    told = job_of(last.record, ledger, listing, is_new=True, stages=partial(described, last))
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
         told |= ledger.read_growth(listing)

@@ -15,6 +15,7 @@ from curate.ledger.run_log import other_python
 from curate.log import get_logger
 from curate.resume.options import RunOptions
 from curate.resume.shown import apart, readable
+from curate.sources.listing import ledger_above
 from curate.stage.job_record import JobRecord
 from curate.units import shell_word
 
@@ -24,14 +25,26 @@ EXCHANGE = "exchange"
 
 
 def job_of(
-    record: JobRecord, ledger: Ledger, listing: OutputListing, *, before_last: bool = False, stages: Stages = tuple
+    record: JobRecord,
+    ledger: Ledger,
+    listing: OutputListing,
+    *,
+    before_last: bool = False,
+    is_new: bool = False,
+    stages: Stages = tuple,
 ) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be. `before_last`: it is that
-    of a stage which others read. `stages`: see `refuse_other_job`."""
+    of a stage which others read. `is_new`: if it is not there, the job is refused inside of another one's output.
+    `stages`: see `refuse_other_job`."""
     if listing.has_job:
         job = ledger.read_job()
         refuse_other_job(record, ledger, job, stages=stages)
         return job
+    if is_new and (above := ledger_above(ledger.root.rpartition("/")[0], ledger.store)):
+        raise ConfigError(
+            f"the output {ledger.root} lies in {above}, the output of another job: who reads that would read these "
+            "rows, too; choose one beside it"
+        )
     # A plan of such a stage came late: meanwhile another driver had completed the job, and removed the stage. It holds,
     # for the stage is called by what decides it.
     if listing.plan_parts and not before_last:

@@ -98,7 +98,8 @@ def _look(stage: Stage, options: RunOptions, run_id: str, clock: Clock, seen: Ou
     if options.overwrite and (listing.has_job or listing.plan_parts):
         todo.stages = listing.stages
         listing, todo.remove = overwritten(stage.record, ledger, listing)
-    job = job_of(stage.record, ledger, listing, before_last=stage.runs is not None)
+    last, is_new = stage.runs is None, not (seen or options.overwrite)
+    job = job_of(stage.record, ledger, listing, before_last=not last, is_new=last and is_new)
     if stage.limit is not None and not listing.has_job:
         # Counting streams rows, which is much to load for the many jobs that have no limit.
         from curate.streaming.count import decide

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,21 @@ def test_what_an_exchange_reads_is_told_by_its_stages(tmp_path: Path) -> None:
     assert "least = int 3" in str(caught.value)
     with refusing("exchange: made with [['repartition', 2], "):
         run(2, parts=3)
+
+
+@pytest.mark.parametrize("steps", [lambda ds: ds, lambda ds: ds.random_shuffle(seed=1)])
+@pytest.mark.parametrize("inner", ["out/a", "out/a/b", "out/part-00000-of-00001.d"])
+def test_no_job_begins_inside_of_the_output_of_another(
+    tmp_path: Path, inner: str, steps: Callable[[curate.Dataset], curate.Dataset]
+) -> None:
+    """Who reads that would read both, and verifying calls it damaged. One that is there already goes on, and can be
+    made anew; beside it, one begins."""
+    rows = steps(curate.range(9))
+    rows.write_parquet(tmp_path / inner, backend="inline")
+    rows.write_parquet(tmp_path / "out", backend="inline")
+    rows.write_parquet(tmp_path / inner, backend="inline")
+    rows.write_parquet(tmp_path / inner, backend="inline", overwrite=True, yes=True)
+    with refusing(f"the output {tmp_path / inner}2 lies in {tmp_path / 'out'}, the output of another job"):
+        rows.write_parquet(tmp_path / f"{inner}2", backend="inline")
+    assert not (tmp_path / f"{inner}2").exists()
+    rows.write_parquet(tmp_path / "out2", backend="inline")
