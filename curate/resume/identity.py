@@ -169,6 +169,8 @@ def identity_difference(
             steps = _differences("steps before the exchange", theirs[key], ours[key], -1) if is_sliced else []
             told = steps or _stage_differences(stages_there, stages_here())
             lines += told or ["  what the exchange reads is another: its inputs, or a step before it"]
+        elif key == EXCHANGE and isinstance(there, list) and isinstance(here, list):  # what they read is told by a hash
+            lines += _differences(key, {key: there[:-1]}, {key: here[:-1]}, key)
         else:
             lines += _differences(key, theirs, ours, key)
     return "\n".join(lines)

@@ -120,7 +120,7 @@ def test_what_an_exchange_reads_is_told_by_its_stages(tmp_path: Path) -> None:
     assert "least = int 2" in str(caught.value)
     assert "you asked for [['filter', 'the code of a function (" in str(caught.value)
     assert "least = int 3" in str(caught.value)
-    with refusing("exchange: made with [['repartition', 2], "):
+    with refusing("exchange: made with [['repartition', 2]], you asked for [['repartition', 3]]"):
         run(2, parts=3)
 
 
