@@ -7,7 +7,7 @@ the seed: of two drivers that begin at once, one adopts what the other wrote.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -127,7 +127,7 @@ def look_at(last: Stage, options: RunOptions, output: str, clock: Clock) -> Stag
     found = StagedJob(last, owned, ledger, seen, manifest, known, None, ShardPlan.of([]), False)
     if options.overwrite:
         return found
-    told = job_of(last.record, ledger, listing, is_new=True, stages=partial(described, last))
+    told = job_of(last.record, ledger, listing, is_new=True, stages=partial(_as_told, found))
     if listing.has_job:
         found.plan = ledger.read_plan(listing)
         told |= ledger.read_growth(listing)
@@ -241,12 +241,12 @@ def _publish_job(job: StagedJob) -> dict[str, Any]:
         told["seed"] = secrets.randbits(63)
     told["inputs"] = publish_inputs(ledger, job.manifest)
     told |= {} if last.extended is None else {"extensible": True}
-    told["stages"] = described(with_seed(job, told.get("seed", 0)))
+    told["stages"] = _as_told(job, told)
     moment = job.owned.moment()
     published = ledger.store.publish(ledger.uri(layout.JOB), orjson.dumps(told, option=orjson.OPT_INDENT_2))
     if published.outcome is Outcome.DIFFERENT:
         told = ledger.read_job()
-        refuse_other_job(last.record, ledger, told, raced=True, stages=partial(described, last))
+        refuse_other_job(last.record, ledger, told, raced=True, stages=partial(_as_told, job))
         now = inputs_in(job.manifest)
         if (before := read_inputs(ledger, told)) is None:
             refuse_unlisted(ledger, told, job.manifest)
@@ -282,6 +282,11 @@ def _take_inputs(job: StagedJob, options: RunOptions, clock: Clock, run_id: str)
     if listing.summary is not None:
         with suppress(GenerationMismatch):
             ledger.store.delete(listing.summary.uri, listing.summary.generation)
+
+
+def _as_told(job: StagedJob, told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the stages of a job as `job.json` has them, with the seed that it has."""
+    return described(with_seed(job, told.get("seed", 0)))
 
 
 def with_seed(job: StagedJob, seed: int) -> Stage:

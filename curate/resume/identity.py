@@ -19,7 +19,8 @@ from curate.sources.listing import ledger_above
 from curate.stage.job_record import JobRecord
 from curate.units import shell_word
 
-Stages = Callable[[], Sequence[Mapping[str, Any]]]
+Stages = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+"""Returns the stages of a job as its `job.json` has them, with the seed that is there."""
 EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
 
@@ -31,11 +32,10 @@ def job_of(
     *,
     before_last: bool = False,
     is_new: bool = False,
-    stages: Stages = tuple,
+    stages: Stages = lambda _: (),
 ) -> dict[str, Any]:
     """Returns `job.json`: as it is there, refused if it is another job's, or as it is to be. `before_last`: it is that
-    of a stage which others read. `is_new`: if it is not there, the job is refused inside of another one's output.
-    `stages`: see `refuse_other_job`."""
+    of a stage which others read. `is_new`: if it is not there, the job is refused inside of another one's output."""
     if listing.has_job:
         job = ledger.read_job()
         refuse_other_job(record, ledger, job, stages=stages)
@@ -107,11 +107,10 @@ def accepted_code(
 
 
 def refuse_other_job(
-    record: JobRecord, ledger: Ledger, job: Mapping[str, Any], *, raced: bool = False, stages: Stages = tuple
+    record: JobRecord, ledger: Ledger, job: Mapping[str, Any], *, raced: bool = False, stages: Stages = lambda _: ()
 ) -> None:
     """Raises ConfigError, with both sides of the difference, if `job` has another identity than `record`; `raced`: it
-    was begun after this run had looked, by a driver that is likely at work. `stages`: returns the job's stages as
-    `job.json` has them."""
+    was begun after this run had looked, by a driver that is likely at work."""
     if job["fingerprint"] != record.fingerprint:
         theirs, ours = job["identity"], dict(record.identity)
         root, name = ledger.root, job["job"]
@@ -126,7 +125,7 @@ def refuse_other_job(
             )
         raise ConfigError(
             f"{found} with another identity ({job['fingerprint']}, this one is {record.fingerprint}):\n"
-            + identity_difference(theirs, ours, job.get("stages", ()), stages)
+            + identity_difference(theirs, ours, lambda: (job.get("stages", ()), stages(job)))
             + f"\n{values}, choose another output, or {see}{start_over()}."
             + (other_python(ledger) if _code(theirs) != _code(ours) else "")
         )
@@ -149,11 +148,9 @@ def _code(identity: Mapping[str, Any]) -> list[Any]:
 def identity_difference(
     theirs: Mapping[str, Any],
     ours: Mapping[str, Any],
-    stages_there: Sequence[Mapping[str, Any]] = (),
-    stages_here: Stages = tuple,
+    stages: Callable[[], tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = lambda: ((), ()),
 ) -> str:
-    """Returns both sides of every difference, one a line; of what an exchange reads, that of its stages, if they are
-    told.
+    """Returns both sides of every difference, one a line; of what an exchange reads, that of the stages of both.
 
     >>> print(identity_difference({"version": "1", "a": 1}, {"version": "2", "a": 1}))
       version: made with '1', you asked for '2'
@@ -167,7 +164,7 @@ def identity_difference(
         elif key == EXCHANGE and theirs and ours and _read_other(there, here):
             is_sliced = len(theirs[key]) > 2  # of what was sliced the steps are known, and no stage is
             steps = _differences("steps before the exchange", theirs[key], ours[key], -1) if is_sliced else []
-            told = steps or _stage_differences(stages_there, stages_here())
+            told = steps or _stage_differences(*stages())
             lines += told or ["  what the exchange reads is another: its inputs, or a step before it"]
         elif key == EXCHANGE and isinstance(there, list) and isinstance(here, list):  # what they read is told by a hash
             lines += _differences(key, {key: there[:-1]}, {key: here[:-1]}, key)
