@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from curate.errors import ConfigError
@@ -23,6 +23,10 @@ Stages = Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
 """Returns the stages of a job as its `job.json` has them, with the seed that is there."""
 EXCHANGE = "exchange"
 """The part of an identity that says which exchange comes before a stage, and at its end what that reads."""
+_DRAWING = ("random_sample", "train_test_split")
+"""Steps that draw a seed of 64 bits where none is given."""
+_FEWEST_DRAWN = 1 << 32
+"""Hardly any that is drawn is lower, or one that is given as high."""
 
 
 def job_of(
@@ -200,13 +204,22 @@ def _differences(name: str, theirs: Any, ours: Any, key: Any) -> list[str]:
             return []
         if file := _changed_file(name, there, here):
             return [file]
-        parts = list(apart(name, there, here))
+        parts, seeds = list(apart(name, there, here)), list(_drawn_seeds(there, here))
     else:  # one that is not there is not None
         told = [
             repr(readable(one[key])) if there else "nothing" for one, there in zip((theirs, ours), has, strict=True)
         ]
-        parts = [(name, told[0], told[1])] if any(has) else []
-    return [f"  {part}: made with {there}, you asked for {here}" for part, there, here in parts]
+        parts, seeds = [(name, told[0], told[1])] if any(has) else [], []
+    return [*(f"  {part}: made with {there}, you asked for {here}" for part, there, here in parts), *seeds]
+
+
+def _drawn_seeds(theirs: Any, ours: Any) -> Iterator[str]:
+    """Yields a line for each step that had no seed, of which each run of a script draws another one."""
+    for one, other in zip(theirs, ours, strict=False) if isinstance(theirs, list) and isinstance(ours, list) else ():
+        if isinstance(one, list) and isinstance(other, list) and one[:1] == other[:1] and one and one[0] in _DRAWING:
+            seeds = [both for both in zip(one, other, strict=False) if both[0] != both[1]]
+            if len(seeds) == 1 and all(isinstance(seed, int) and seed >= _FEWEST_DRAWN for seed in seeds[0]):
+                yield f"  without a seed, {one[0]} draws one each time: seed={seeds[0][0]} keeps the rows of before"
 
 
 def _changed_file(name: str, theirs: Any, ours: Any) -> str:

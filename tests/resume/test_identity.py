@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import curate
+from curate.errors import ConfigError
 from curate.resume.identity import identity_difference
 from curate.resume.shown import apart
 from tests.job.inline import refusing
@@ -141,3 +143,21 @@ def test_no_job_begins_inside_of_the_output_of_another(
         rows.write_parquet(tmp_path / f"{inner}2", backend="inline")
     assert not (tmp_path / f"{inner}2").exists()
     rows.write_parquet(tmp_path / "out2", backend="inline")
+
+
+def test_a_sample_without_a_seed_is_told_with_that_of_before(tmp_path: Path) -> None:
+    """Each run of a script draws one, so the next run of it is refused; with the one that is named, it goes on."""
+
+    def run(seed: int | None = None) -> Any:
+        rows = curate.range(99).map(lambda row: row).random_sample(0.5, seed=seed)
+        return rows.write_parquet(tmp_path / "out", backend="inline")
+
+    run()
+    with refusing("  without a seed, random_sample draws one each time: seed=") as caught:
+        run()
+    found = re.search(r"seed=(\d+) keeps the rows of before", str(caught.value))
+    assert found is not None
+    run(int(found[1]))
+    with pytest.raises(ConfigError) as other:
+        run(3)
+    assert "without a seed" not in str(other.value)
