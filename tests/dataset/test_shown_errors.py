@@ -99,6 +99,7 @@ def later(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield in_place(batch)
 
 
+@pytest.mark.usefixtures("no_backoff")
 @pytest.mark.quick
 @pytest.mark.parametrize(
     ("make", "hint"),

@@ -176,7 +176,7 @@ def _filled(program: str, numbers: Sequence[int]) -> str:
     return re.sub(r"\$(\d+)\$", lambda one: str(numbers[int(one[1]) - 1]), program)
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(120))
 @given(programs=_programs())
 def test_programs_that_make_other_rows_are_others(
     programs: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
