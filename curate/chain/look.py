@@ -20,7 +20,7 @@ from curate.ledger.side_outputs import side_name, sides_of_job
 from curate.observe.browse import inputs_of_job
 from curate.observe.job import FoundJob, find_job, status_of
 from curate.observe.place import NoJobError
-from curate.resume.identity import identity_difference
+from curate.resume.differences import identity_difference
 from curate.sources.listing import ledger_above, list_inputs
 from curate.sources.patterns import parse_input
 from curate.sources.same_bytes import Change, same_bytes

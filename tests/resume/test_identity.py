@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import curate
 from curate.errors import ConfigError
-from curate.resume.identity import identity_difference
-from curate.resume.shown import apart
+from curate.resume.differences import apart, identity_difference
 from tests.job.inline import refusing
 from tests.support.examples import examples
 
