@@ -32,6 +32,12 @@ def add_note(error: BaseException, note: str) -> None:
         error.add_note(note)
 
 
+def add_hint(error: BaseException, hint: str) -> None:
+    """Adds what may be wrong to an exception, which is said behind its message where a run ends, if it takes that."""
+    with contextlib.suppress(Exception):
+        error.curate_hint = f"; {hint}"  # type: ignore[attr-defined]
+
+
 class CurateError(Exception):
     """Root of all errors that curate raises on purpose.
 

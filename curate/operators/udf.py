@@ -6,7 +6,6 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self, TypedDict
@@ -19,7 +18,7 @@ from curate.code.closures import Unhashable
 from curate.code.function import callable_text
 from curate.code.kinds import is_a, name_of
 from curate.dataclass import dataclass, field, replace
-from curate.errors import ConfigError, add_note
+from curate.errors import ConfigError, add_hint, add_note
 from curate.operators.arguments import refuse_unused
 from curate.operators.convert import check_format, formatted
 from curate.operators.protocol import Operator
@@ -58,8 +57,7 @@ def hint(error: Exception, batch_format: str = "") -> None:
         told = _PANDAS
     if told:
         add_note(error, told)
-        with suppress(Exception):  # one that takes no note
-            error.curate_hint = f"; {told}"  # type: ignore[attr-defined]
+        add_hint(error, told)
 
 
 def _hinted(results: Iterator[Any], batch_format: str) -> Iterator[Any]:

@@ -33,6 +33,7 @@ from curate.errors import (
     ShardError,
     StorageError,
     TransientStorageError,
+    add_hint,
 )
 from curate.keywords import either_way
 from curate.log import redacted
@@ -148,12 +149,12 @@ def asked_for_column(error: KeyError, given: pa.Table, more: str) -> None:
     if str(error.args[:1]).endswith("does not exist in schema',)"):
         names = ", ".join(map(repr, given.column_names[:MOST_COLUMNS]))
         left = ", ..." * (given.num_columns > MOST_COLUMNS)
-        error.curate_columns = f"; the batch has {names or 'no column'}{left}{more}"  # type: ignore[attr-defined]
+        add_hint(error, f"the batch has {names or 'no column'}{left}{more}")
 
 
 def _hinted(error: BaseException) -> str:
-    """Returns what a batch has that was asked for another column, and what else may be wrong with how it is used."""
-    return f"{_noted(error, 'curate_columns', '')}{_noted(error, 'curate_hint', '')}"
+    """Returns what may be wrong, where that is known."""
+    return str(_noted(error, "curate_hint", ""))
 
 
 def _noted(error: BaseException, name: str, default: Any) -> Any:
