@@ -9,6 +9,7 @@ import textwrap
 import types
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 _HAS_DOCSTRING = 0x4000000
@@ -103,7 +104,7 @@ def names_assigned(node: ast.AST) -> set[str]:
     return found.union(one.target.id for one in walruses(node))
 
 
-def has_parts(statement: ast.stmt) -> bool:
+def has_parts(statement: ast.AST) -> bool:
     """Returns whether other statements are in one that run with it, as in an `if`."""
     return next(_inner(statement), None) is not None
 
@@ -153,13 +154,12 @@ def has_line(statement: ast.stmt, line: int) -> bool:
 
 def _part(node: Any, keeps: Callable[[ast.AST], bool]) -> Any:
     """Returns a statement with those inside of it that count, or with which one does."""
-    if not any(True for _ in _inner(node)):
+    if not has_parts(node):
         return node
     fields = dict(ast.iter_fields(node))
     kept = {name: _kept(fields[name], keeps) for name in _WITHIN if name in fields}
-    if any(any(map(keeps, _inner(one))) for one in fields.get("handlers", ())) or kept.get("orelse"):
-        # Whatever comes before in a `try` may be what raises.
-        kept |= {"body": fields["body"]} if "handlers" in fields else {}
+    if "handlers" in fields and (kept["orelse"] or any(map(keeps, chain.from_iterable(map(_inner, node.handlers))))):
+        kept["body"] = fields["body"]  # whatever comes before may be what raises
     if kept.get("body") == []:
         kept["body"] = [ast.Pass(lineno=1, col_offset=0)]
     return ast.copy_location(type(node)(**{**fields, **kept}), node)
